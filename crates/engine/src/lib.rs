@@ -1,0 +1,1 @@
+//! Facit: `engine` (see ARCHITECTURE.md).

@@ -1,0 +1,2 @@
+//! The `facit` binary.
+fn main() {}

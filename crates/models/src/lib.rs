@@ -1,0 +1,1 @@
+//! Facit: `models` (see ARCHITECTURE.md).

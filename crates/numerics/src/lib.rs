@@ -1,0 +1,1 @@
+//! Facit: `numerics` (see ARCHITECTURE.md).

@@ -1,0 +1,1 @@
+//! Facit: `store` (see ARCHITECTURE.md).

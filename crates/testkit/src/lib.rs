@@ -1,0 +1,1 @@
+//! Facit: `testkit` (see ARCHITECTURE.md).

@@ -1,0 +1,1 @@
+//! Facit: `text` (see ARCHITECTURE.md).

@@ -1,0 +1,2 @@
+//! Project chores (`cargo xtask …`).
+fn main() {}
