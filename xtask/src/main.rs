@@ -1,2 +1,32 @@
-//! Project chores (`cargo xtask …`).
-fn main() {}
+//! Facit's own chores, `cargo xtask <chore>`: what CI runs, and what a developer runs before CI does.
+//!
+//! Nothing here is shipped. A chore that misses a tool says what to install and fails; it never skips.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod ci;
+mod shell;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Facit's own chores")]
+struct Args {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Formatting, lints, documentation and tidy checks: everything CI asks besides the tests.
+    Ci,
+    /// House rules: file headers and lengths, dependency table, licences, unsafe code, links.
+    Tidy,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Args::parse().chore {
+        Chore::Ci => ci::run(),
+        Chore::Tidy => tidy::run(),
+    }
+}
