@@ -1,1 +1,6 @@
-//! Facit: `models` (see ARCHITECTURE.md).
+//! Language models as resumable machines: configuration, tensor names, arithmetic and state.
+//!
+//! What is here: [`machine`], the contract between a model and its host; the models.
+//! What is not: reading files, threads of its own, printing, sampling, text.
+
+pub mod machine;
