@@ -157,9 +157,116 @@ fn a_prepared_input_forgets_the_one_before() {
     }
 }
 
+/// Catches attention shortcuts used where they are not exact, wrong ranges and lost remainders:
+/// head sizes around the register sizes, values of every size, turns that stop at any unit.
+#[test]
+fn attention_equals_the_definition() {
+    let mut random = Random(4);
+    let scratch = &mut Scratch::default();
+    for (case, size) in
+        [2, 4, 6, 8, 10, 12, 16, 20, 24, 28, 36, 48, 64].repeat(6).iter().enumerate()
+    {
+        let (size, positions) = (*size, 1 + random.next() as usize % 70);
+        let stride = size * (1 + case % 3);
+        let bits = [10, 18, 30, 31, 32, 63][case % 6];
+        let q = words((0..size).map(|_| random.signed(bits)));
+        let cache: Vec<I32> =
+            (0..positions * stride).map(|_| I32::new(random.next() as i32)).collect();
+        let cut = random.next() as usize % (positions + 1);
+        for backend in Backend::supported() {
+            let (mut expected, mut got) = (words(vec![7; positions]), words(vec![7; positions]));
+            let mut largest = [5, 5];
+            for range in [0..cut, cut..positions] {
+                largest[0] = plain::scores(
+                    &q,
+                    &cache,
+                    stride,
+                    5_931_641,
+                    range.clone(),
+                    &mut expected,
+                    largest[0],
+                );
+                largest[1] = backend
+                    .scores(scratch, &q, &cache, stride, 5_931_641, range, &mut got, largest[1]);
+                assert_eq!(largest[0], largest[1], "{} size {size}", backend.name());
+            }
+            assert_eq!(got, expected, "{} scores of size {size}", backend.name());
+
+            // Exponentials as execution makes them, and weights no execution makes.
+            let bits = [31, 30, 24, 32, 40, 63][case % 6];
+            let e = words((0..positions).map(|_| random.signed(bits)));
+            let made: Vec<I64> = e.iter().map(|e| I64::new(e.get() & 0x7FFF_FFFF)).collect();
+            let sum = made.iter().map(|e| e.get() as u64).sum();
+            for (scores, total) in [
+                (&made, sum),
+                (&made, 1 << 30),
+                (&made, 1 << 24),
+                (&made, 1 << 47),
+                (&made, 3),
+                (&e, sum),
+                (&e, 0),
+                (&e, u64::MAX),
+            ] {
+                let (mut expected, mut got) = (scores.clone(), scores.clone());
+                for range in [0..cut, cut..positions] {
+                    plain::probabilities(total, range.clone(), &mut expected);
+                    backend.probabilities(total, range, &mut got);
+                }
+                assert_eq!(got, expected, "{} of total {total}", backend.name());
+            }
+
+            let cut = random.next() as usize % (size + 1);
+            for weights in [&made, &e] {
+                let (mut expected, mut got) = (words(vec![7; size]), words(vec![7; size]));
+                for range in [0..cut, cut..size] {
+                    plain::weighted_values(weights, &cache, stride, range.clone(), &mut expected);
+                    backend.weighted_values(scratch, weights, &cache, stride, range, &mut got);
+                }
+                let written_out: Vec<I64> = words((0..size).map(|e| {
+                    let products = weights
+                        .iter()
+                        .enumerate()
+                        .map(|(i, w)| w.get().wrapping_mul(cache[i * stride + e].get() as i64));
+                    products.fold(0i64, |acc, p| acc.wrapping_add(p)) >> 24
+                }));
+                assert_eq!(expected, written_out);
+                assert_eq!(got, expected, "{} values of size {size}", backend.name());
+            }
+        }
+    }
+}
+
+/// Catches a reciprocal that is off by one: quotients at and next to whole numbers.
+#[test]
+fn probabilities_at_whole_quotients_equal_the_definition() {
+    let mut random = Random(5);
+    for log in 24..48 {
+        for total in
+            [1u64 << log, (1 << log) + 1, (2 << log) - 1, random.next() >> (63 - log) | 1 << log]
+        {
+            let mut scores: Vec<i64> = vec![0, 1, (1 << 31) - 1, (1 << 30) - 1, 1 << 30];
+            for _ in 0..40 {
+                // e * 2^24 just below, at and above a multiple of the total.
+                let quotient = random.next() % (1 << 24);
+                let e = ((quotient as u128 * total as u128) >> 24) as i64;
+                scores.extend([e - 1, e, e + 1].into_iter().filter(|e| (0..1 << 31).contains(e)));
+            }
+            let mut expected = words(scores);
+            let start = expected.clone();
+            plain::probabilities(total, 0..start.len(), &mut expected);
+            for backend in Backend::supported() {
+                let mut got = start.clone();
+                backend.probabilities(total, 0..start.len(), &mut got);
+                assert_eq!(got, expected, "{} total {total}", backend.name());
+            }
+        }
+    }
+}
+
 /// Fails, rather than skips, where the processor has a backend's instructions and the backend is
 /// not offered.
 #[test]
+#[allow(clippy::print_stdout)]
 fn a_backend_the_processor_has_is_supported() {
     let names: Vec<_> = Backend::supported().map(Backend::name).collect();
     println!("supported: {names:?}, chosen: {}", Backend::detect().name());

@@ -6,6 +6,10 @@
 //! Lengths are the caller's promise, checked when artifact and state were accepted; a wrong one is
 //! a programming error and panics.
 
+#![cfg_attr(all(feature = "std", target_arch = "x86_64"), allow(unsafe_code))]
+
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod attention_avx2;
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod avx2;
 #[cfg(feature = "std")]
@@ -179,6 +183,13 @@ impl Backend {
         plain::matvec_cache(rows, x, out)
     }
 
+    /// Whether the AVX2 versions of the smaller operations run.
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    #[inline(always)]
+    fn has_avx2(self) -> bool {
+        matches!(self.0, Kind::Avx2 | Kind::Vnni)
+    }
+
     /// As [`plain::scores`].
     #[inline]
     pub fn scores(
@@ -192,17 +203,25 @@ impl Backend {
         scores: &mut [I64],
         largest: i64,
     ) -> i64 {
-        match self.0 {
-            _ => plain::scores(q, keys, stride, inv_sqrt, range, scores, largest),
+        #[cfg(all(feature = "std", target_arch = "x86_64"))]
+        if self.has_avx2() {
+            // SAFETY: the backend is only made where AVX2 is.
+            return unsafe {
+                attention_avx2::scores(q, keys, stride, inv_sqrt, range, scores, largest)
+            };
         }
+        plain::scores(q, keys, stride, inv_sqrt, range, scores, largest)
     }
 
     /// As [`plain::probabilities`].
     #[inline]
     pub fn probabilities(self, total: u64, range: Range<usize>, scores: &mut [I64]) {
-        match self.0 {
-            _ => plain::probabilities(total, range, scores),
+        #[cfg(all(feature = "std", target_arch = "x86_64"))]
+        if self.has_avx2() {
+            // SAFETY: the backend is only made where AVX2 is.
+            return unsafe { attention_avx2::probabilities(total, range, scores) };
         }
+        plain::probabilities(total, range, scores)
     }
 
     /// As [`plain::weighted_values`].
@@ -216,8 +235,13 @@ impl Backend {
         range: Range<usize>,
         out: &mut [I64],
     ) {
-        match self.0 {
-            _ => plain::weighted_values(probabilities, values, stride, range, out),
+        #[cfg(all(feature = "std", target_arch = "x86_64"))]
+        if self.has_avx2() {
+            // SAFETY: the backend is only made where AVX2 is.
+            return unsafe {
+                attention_avx2::weighted_values(probabilities, values, stride, range, out)
+            };
         }
+        plain::weighted_values(probabilities, values, stride, range, out)
     }
 }
