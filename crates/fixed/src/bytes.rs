@@ -1,8 +1,6 @@
 //! Little-endian words in byte buffers. Everything the core stores is read and written through
 //! these, so a big-endian machine makes the same bytes. No alignment is assumed.
 
-/// Eight bytes of a buffer, holding one little-endian `i64`.
-pub type Word = [u8; 8];
 /// Four bytes of a buffer, holding one little-endian `u32` or `i32`.
 pub type Half = [u8; 4];
 
@@ -44,10 +42,4 @@ pub(crate) const fn align8(n: u64) -> u64 {
 #[inline]
 pub(crate) fn halves(bytes: &[u8]) -> &[Half] {
     bytes.as_chunks().0
-}
-
-/// All whole 64-bit words of `bytes`.
-#[inline]
-pub(crate) fn words_mut(bytes: &mut [u8]) -> &mut [Word] {
-    bytes.as_chunks_mut().0
 }

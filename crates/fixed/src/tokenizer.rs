@@ -8,7 +8,7 @@
 use core::cmp::Ordering;
 
 use crate::Error;
-use crate::format::{Metadata, TOKEN_BYTES};
+use crate::format::Metadata;
 use crate::planner::{CHUNK_COST, TOKENIZER_STEP_COST, TURN_COST, lookup_cost, phase};
 use crate::state::{Buffers, Header};
 
@@ -24,20 +24,23 @@ pub const BYTE_TOKENS: u32 = 3;
 /// # Errors
 /// [`Error::InvalidFormat`] for metadata that was never checked and does not hold together.
 pub fn lookup(m: &Metadata<'_>, text: &[u8]) -> Result<Option<u32>, Error> {
+    lookup_joined(m, text, &[])
+}
+
+/// [`lookup`] of two texts one after the other.
+fn lookup_joined(m: &Metadata<'_>, left: &[u8], right: &[u8]) -> Result<Option<u32>, Error> {
     let (mut from, mut to) = (0, m.config.vocab());
-    // Keep going on equality: of equal texts the first, which has the lowest id, counts.
     let mut found = None;
     while from < to {
         let middle = from + (to - from) / 2;
         let id = m.sorted_id(middle)?;
-        match m.token_text(id)?.cmp(text) {
+        let text = m.token_text(id)?;
+        let (head, tail) = text.split_at(text.len().min(left.len()));
+        match head.cmp(left).then_with(|| tail.cmp(right)) {
             Ordering::Less => from = middle + 1,
-            order => {
-                to = middle;
-                if order == Ordering::Equal {
-                    found = Some(id);
-                }
-            }
+            Ordering::Greater => to = middle,
+            // Keep going: of equal texts the first, which has the lowest id, counts.
+            Ordering::Equal => (to, found) = (middle, Some(id)),
         }
     }
     Ok(found)
@@ -92,14 +95,14 @@ enum Item<'a> {
     Open,
     Character(&'a [u8]),
     CharactersDone,
-    /// Looks up the texts of a pair, joined: the bytes used of the buffer.
-    Pair([u8; 2 * TOKEN_BYTES], usize),
+    /// Looks up the texts of two tokens, joined.
+    Pair(&'a [u8], &'a [u8]),
     Merge,
     MergesDone,
 }
 
 impl<'a> Item<'a> {
-    fn next(m: &Metadata<'_>, h: &Header, b: &Buffers<'a>) -> Result<Item<'a>, Error> {
+    fn next(m: &Metadata<'a>, h: &Header, b: &Buffers<'a>) -> Result<Item<'a>, Error> {
         Ok(match h.cursor.phase {
             phase::OPEN => Item::Open,
             phase::CHARACTERS => match character(&b.prompt[h.next_byte as usize..]) {
@@ -109,11 +112,7 @@ impl<'a> Item<'a> {
             _ if h.pair + 1 < h.prompt_tokens => {
                 let at = h.pair as usize;
                 let text = |i: usize| m.token_text(u32::from_le_bytes(b.prompt_tokens[i]));
-                let (left, right) = (text(at)?, text(at + 1)?);
-                let mut joined = [0; 2 * TOKEN_BYTES];
-                joined[..left.len()].copy_from_slice(left);
-                joined[left.len()..][..right.len()].copy_from_slice(right);
-                Item::Pair(joined, left.len() + right.len())
+                Item::Pair(text(at)?, text(at + 1)?)
             }
             _ if h.best_key != 0 => Item::Merge,
             _ => Item::MergesDone,
@@ -126,7 +125,7 @@ impl<'a> Item<'a> {
                 Item::Open if h.prompt_len == 0 => TOKENIZER_STEP_COST,
                 Item::Open => TOKENIZER_STEP_COST + lookup_cost(vocab, 1),
                 Item::Character(text) => lookup_cost(vocab, text.len()),
-                Item::Pair(_, len) => lookup_cost(vocab, *len),
+                Item::Pair(left, right) => lookup_cost(vocab, left.len() + right.len()),
                 Item::Merge => TOKENIZER_STEP_COST + 4 * h.prompt_tokens,
                 Item::CharactersDone | Item::MergesDone => TOKENIZER_STEP_COST,
             }
@@ -181,8 +180,8 @@ fn apply(
             h.cursor.phase = phase::MERGES;
             restart_scan(h);
         }
-        Item::Pair(joined, len) => {
-            if let Some(id) = lookup(m, &joined[..len])? {
+        Item::Pair(left, right) => {
+            if let Some(id) = lookup_joined(m, left, right)? {
                 let key = m.score_key(id)?;
                 // Strictly greater: of equal scores the leftmost wins.
                 if key > h.best_key {

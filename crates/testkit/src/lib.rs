@@ -1,1 +1,44 @@
-//! Facit: `testkit` (see ARCHITECTURE.md).
+//! What tests share: where shared data lies, generated checkpoints, golden files. Never shipped.
+
+use std::path::{Path, PathBuf};
+
+pub mod fixed_goldens;
+pub mod fixed_models;
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/testkit").to_path_buf()
+}
+
+/// The folder of shared data beside the repository, if it is there. Tests that need it say in one
+/// line that they were skipped when it is not.
+pub fn shared() -> Option<PathBuf> {
+    let path = root().join("../shared");
+    path.is_dir().then_some(path)
+}
+
+/// Says in one line that a test did not run for want of shared data.
+#[expect(
+    clippy::print_stdout,
+    reason = "the reader of a test's output is told what it did not prove"
+)]
+pub fn skipped(what: &str) {
+    println!("skipped: {what} needs data that is not in ../shared");
+}
+
+/// SHA-256 in lower-case hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    sha2::Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The bytes of a string of hexadecimal digits.
+///
+/// # Panics
+/// If it is not one.
+pub fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> =
+        text.chars().map(|c| c.to_digit(16).expect("a hex digit") as u8).collect();
+    assert!(digits.len().is_multiple_of(2), "an odd number of hex digits");
+    digits.chunks(2).map(|d| 16 * d[0] + d[1]).collect()
+}

@@ -237,8 +237,7 @@ fn norms(checkpoint: &Checkpoint<'_>) -> Result<Vec<i32>, Refused> {
         checkpoint.read_norm(vector, &mut row);
         for w in &row {
             let v = (w * Q24).round();
-            // Also false for NaN.
-            if !(v.abs() <= f64::from(i32::MAX)) {
+            if !v.is_finite() || v.abs() > f64::from(i32::MAX) {
                 return refuse(format!(
                     "normalisation vector {vector} holds {w}, outside -128..128"
                 ));

@@ -103,6 +103,7 @@ mod tests {
 
     /// Catches an angle reduced to the wrong quarter.
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "compared with a tolerance, not to the bit")]
     fn rotary_agrees_with_floats_to_the_last_unit() {
         for position in [0, 1, 2, 3, 4, 5, 100, 65_535] {
             for pair in 0..4 {
