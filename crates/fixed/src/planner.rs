@@ -304,8 +304,13 @@ impl Planner {
         false
     }
 
-    /// Plans one turn of the forward pass from `start`.
-    pub(crate) fn plan(mut self, start: Cursor) -> Result<TurnPlan, Error> {
+    /// Plans one turn of the forward pass from `start`, telling `charge` the phase and price of
+    /// every chunk.
+    pub(crate) fn plan(
+        mut self,
+        start: Cursor,
+        mut charge: impl FnMut(u32, u32),
+    ) -> Result<TurnPlan, Error> {
         let before = self.left;
         let mut plan = TurnPlan {
             sections: [0; 2],
@@ -314,7 +319,10 @@ impl Planner {
             max_generated: 0,
             end: start,
         };
+        let mut left = before;
         while let Some(chunk) = self.next(&plan.end) {
+            charge(plan.end.phase, left - self.left);
+            left = self.left;
             plan.max_generated += self.advance(&mut plan.end, &chunk) as u32;
         }
         if self.left == before {
@@ -371,8 +379,26 @@ pub(crate) fn plan_checked(
             max_generated: 0,
             end: header.cursor,
         }),
-        _ => Planner::new(config, header.request(), allowance).plan(header.cursor),
+        _ => Planner::new(config, header.request(), allowance).plan(header.cursor, |_, _| {}),
     }
+}
+
+/// Plans a turn from a cursor of phases 3 to 19 without a state, telling `charge` the phase and
+/// price of every chunk: what quotes and tables of costs are made of.
+///
+/// # Errors
+/// [`Error::InvalidState`] for a cursor that no run with these numbers can have.
+pub fn plan_from(
+    config: Config,
+    cursor: Cursor,
+    prompt_tokens: u32,
+    max_tokens: u32,
+    temperature_q16: u32,
+    charge: impl FnMut(u32, u32),
+) -> Result<TurnPlan, Error> {
+    let request = Request { prompt_tokens, max_tokens, greedy: temperature_q16 == 0 };
+    state::check_forward(&config, &cursor, &request)?;
+    Planner::new(config, request, ALLOWANCE).plan(cursor, charge)
 }
 
 /// Turns from the first embedding to the last token, if no stop token comes.
@@ -384,7 +410,7 @@ pub(crate) fn forward_turns(
     let mut cursor = Cursor { phase: phase::EMBEDDING, ..Cursor::default() };
     let mut turns = 0;
     while cursor.phase != phase::DONE {
-        cursor = Planner::new(config, request, allowance).plan(cursor)?.end;
+        cursor = Planner::new(config, request, allowance).plan(cursor, |_, _| {})?.end;
         turns += 1;
     }
     Ok(turns)

@@ -317,8 +317,11 @@ pub(crate) fn check(config: &Config, state: &[u8]) -> Result<(Layout, Header), F
         return Err(Fault::state("the state's length does not fit its prompt and maximum tokens"));
     }
     check_fields(config, &layout, &h)?;
-    check_cursor(config, &h)?;
-    check_progress(config, &layout, &h, state)?;
+    check_cursor(config, &h.cursor, h.temperature == 0)?;
+    check_prompt(config, &layout, &h, state)?;
+    if h.cursor.phase >= phase::EMBEDDING {
+        check_progress(config, &h.cursor, &h.request())?;
+    }
     Ok((layout, h))
 }
 
@@ -344,8 +347,7 @@ fn check_fields(config: &Config, layout: &Layout, h: &Header) -> Result<(), Faul
 }
 
 /// Row, stage, index, pass and layer fit the phase.
-fn check_cursor(config: &Config, h: &Header) -> Result<(), Fault> {
-    let c = &h.cursor;
+fn check_cursor(config: &Config, c: &Cursor, greedy: bool) -> Result<(), Fault> {
     let rows = match c.phase {
         // The embedding's matrix is read a row at a time, whole.
         phase::EMBEDDING => 1,
@@ -360,14 +362,28 @@ fn check_cursor(config: &Config, h: &Header) -> Result<(), Fault> {
     } else {
         ensure(c.stage == 0 && c.index == 0, "an attention stage outside attention")?;
     }
-    let passes = c.phase == phase::SAMPLING && h.temperature != 0;
+    let passes = c.phase == phase::SAMPLING && !greedy;
     ensure(c.pass == 0 || passes, "a sampling pass where there is only one")?;
     let layered = (phase::ATTENTION_NORM..=phase::RESIDUAL).contains(&c.phase);
     ensure(c.layer == 0 || layered, "a layer outside the layers")
 }
 
-/// Prompt tokens and generated tokens agree with the phase.
-fn check_progress(config: &Config, layout: &Layout, h: &Header, state: &[u8]) -> Result<(), Fault> {
+/// From the first embedding on: generated tokens agree with the position, and all fit the context.
+fn check_progress(config: &Config, c: &Cursor, r: &Request) -> Result<(), Fault> {
+    let (tokens, next) = (r.prompt_tokens as u64, c.position as u64 + 1);
+    let all = tokens + r.max_tokens as u64 - 1;
+    ensure(all <= config.seq() as u64, "prompt and maximum tokens exceed the context")?;
+    if c.phase < phase::DONE {
+        ensure(c.generated < r.max_tokens, "all tokens are generated, but the run goes on")?;
+        let generated = next.saturating_sub(tokens);
+        ensure(c.generated as u64 == generated, "the position does not fit the generated tokens")?;
+    }
+    let generates = (phase::FINAL_NORM..=phase::SAMPLING).contains(&c.phase);
+    ensure(!generates || next >= tokens, "a position inside the prompt that generates")
+}
+
+/// Prompt tokens agree with the phase.
+fn check_prompt(config: &Config, layout: &Layout, h: &Header, state: &[u8]) -> Result<(), Fault> {
     let (c, tokens) = (&h.cursor, h.prompt_tokens);
     if c.phase == phase::OPEN {
         return ensure(tokens == 0, "prompt tokens before the prompt was opened");
@@ -375,29 +391,28 @@ fn check_progress(config: &Config, layout: &Layout, h: &Header, state: &[u8]) ->
     ensure(tokens >= 1, "no prompt tokens after the prompt was opened")?;
     if c.phase <= phase::MERGES {
         ensure(h.pair < tokens, "the merge scan is beyond the prompt tokens")?;
-        if c.phase == phase::MERGES && h.best_key != 0 {
-            let inside =
-                (h.best_pos as u64) + 1 < tokens as u64 && (h.best_id as usize) < config.vocab();
-            ensure(inside, "the best merge is out of range")?;
-        }
-    } else {
-        // 64 bits: both may be near 2^17 only, but a forged sum must not wrap either.
-        let all = tokens as u64 + h.max_tokens as u64 - 1;
-        ensure(all <= config.seq() as u64, "prompt and maximum tokens exceed the context")?;
-        if c.phase < phase::DONE {
-            let generated = (c.position + 1).saturating_sub(tokens);
-            ensure(c.generated < h.max_tokens, "all tokens are generated, but the run goes on")?;
-            ensure(c.generated == generated, "generated tokens do not agree with the position")?;
-        }
-        if (phase::FINAL_NORM..=phase::SAMPLING).contains(&c.phase) {
-            ensure(c.position + 1 >= tokens, "a prompt position that generates")?;
-        }
+    }
+    if c.phase == phase::MERGES && h.best_key != 0 {
+        let inside = (h.best_pos as u64) + 1 < tokens as u64;
+        let known = (h.best_id as usize) < config.vocab();
+        ensure(inside && known, "the best merge is out of range")?;
     }
     let stored = state[layout.prompt_tokens..].as_chunks().0;
     let known = stored[..tokens as usize]
         .iter()
         .all(|t| (u32::from_le_bytes(*t) as usize) < config.vocab());
     ensure(known, "a prompt token is outside the vocabulary")
+}
+
+/// Checks a cursor of phases 3 to 19 on its own.
+pub(crate) fn check_forward(config: &Config, c: &Cursor, r: &Request) -> Result<(), Fault> {
+    let forward = (phase::EMBEDDING..phase::DONE).contains(&c.phase);
+    let ranges = c.pass <= 2 && c.stage <= 3 && (c.layer as usize) < config.layers();
+    ensure(forward && ranges, "the cursor is outside the forward pass")?;
+    ensure((c.position as usize) < config.seq(), "the position is beyond the context")?;
+    ensure(r.prompt_tokens >= 1 && r.max_tokens >= 1, "no prompt tokens or no tokens to make")?;
+    check_cursor(config, c, r.greedy)?;
+    check_progress(config, c, r)
 }
 
 /// Where a state stands, read from its header.
