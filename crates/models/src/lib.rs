@@ -3,4 +3,5 @@
 //! What is here: [`machine`], the contract between a model and its host; the models.
 //! What is not: reading files, threads of its own, printing, sampling, text.
 
+pub mod kimi_k3;
 pub mod machine;

@@ -32,8 +32,90 @@
 //! This module does no arithmetic and no I/O.
 
 mod layout;
+mod snapshot;
 
 pub use layout::{DType, HeadSpec, LayerSpec, Layout, Stored, TableSpec, TensorSpec};
+pub use snapshot::{Piece, Snapshot, SnapshotError};
+
+use numerics::Kernels;
+
+/// A bound model: knows every tensor it will read and makes steps.
+pub trait Model {
+    /// What one sequence has left behind.
+    type State: Send;
+    /// A step under way. Holds its sequences' states until it ends.
+    type Step<'a>: Step
+    where
+        Self: 'a;
+
+    /// Every tensor, in feeding order.
+    fn layout(&self) -> &Layout;
+
+    /// Size of the vocabulary: logits of one position.
+    fn vocab(&self) -> usize;
+
+    /// Names the arithmetic. Two runs with equal weights, tokens and numerics id have equal
+    /// bits; where it differs, bits may.
+    fn numerics_id(&self) -> String;
+
+    /// The state of an empty sequence that may grow to `context` positions.
+    ///
+    /// # Errors
+    /// [`StepError::Memory`] if that much cannot be had.
+    fn new_state(&self, context: usize) -> Result<Self::State, StepError>;
+
+    /// Positions a state has seen.
+    fn position(&self, state: &Self::State) -> usize;
+
+    /// Bytes of a state that has grown to `context` positions, for planning.
+    fn state_bytes(&self, context: usize) -> usize;
+
+    /// Upper bound of what a step of `positions` in total allocates while it runs, for planning;
+    /// `context` is the longest sequence's length after the step, `logits` the number of
+    /// positions that need logits.
+    fn step_bytes(&self, positions: usize, context: usize, logits: usize) -> usize;
+
+    /// Begins a step over the chunks' tokens.
+    ///
+    /// # Errors
+    /// Refuses empty chunks, unknown tokens, states that are full or belong to another model.
+    fn step<'a>(&'a self, chunks: Vec<Chunk<'a, Self::State>>)
+    -> Result<Self::Step<'a>, StepError>;
+
+    /// A state as a safetensors file. `digest` names the weights; it is stored and compared.
+    fn save(&self, state: &Self::State, digest: &str) -> Vec<u8>;
+
+    /// The state a [`Model::save`] wrote, to the same bits, able to grow to `context` positions.
+    ///
+    /// # Errors
+    /// Refuses damaged files and states of another model, digest, numerics id or length.
+    fn restore(
+        &self,
+        bytes: &[u8],
+        digest: &str,
+        context: usize,
+    ) -> Result<Self::State, SnapshotError>;
+}
+
+/// A step under way; see the [module](self) for the order of events.
+pub trait Step {
+    /// What must be fed next; `None` when the step has ended and the states are changed.
+    fn want(&self) -> Option<Want<'_>>;
+
+    /// What will be wanted after that, for a host that reads ahead.
+    fn upcoming(&self) -> Upcoming<'_>;
+
+    /// Computes with what was wanted.
+    ///
+    /// # Errors
+    /// Refuses anything that was not asked for or has the wrong size, and stops at numbers that
+    /// are not finite. After an error the step is over; the states are as before it.
+    fn feed(&mut self, kernels: &Kernels, fed: Fed<'_>) -> Result<(), StepError>;
+
+    /// `[positions with logits, vocab]`, chunk after chunk in the order given; empty until the
+    /// step has ended.
+    fn logits(&self) -> &[f32];
+}
 
 /// What part of a layer the machine is about to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,9 +1,15 @@
-//! What tests share: where shared data lies, generated checkpoints, golden files. Never shipped.
+//! What tests and benches share: where shared data lies, synthetic checkpoints with the real
+//! tensor graphs, golden files, an in-memory host that can shuffle and fail, a counting
+//! allocator. Never shipped.
 
 use std::path::{Path, PathBuf};
 
+pub mod alloc;
+pub mod checkpoint;
 pub mod fixed_goldens;
 pub mod fixed_models;
+pub mod k3;
+pub mod random;
 
 /// The root of the repository.
 pub fn root() -> PathBuf {
@@ -41,4 +47,15 @@ pub fn unhex(text: &str) -> Vec<u8> {
         text.chars().map(|c| c.to_digit(16).expect("a hex digit") as u8).collect();
     assert!(digits.len().is_multiple_of(2), "an odd number of hex digits");
     digits.chunks(2).map(|d| 16 * d[0] + d[1]).collect()
+}
+
+/// A fresh empty directory in the system's temporary folder, named after the test.
+///
+/// # Panics
+/// If it cannot be made: a test cannot go on without it.
+pub fn scratch_dir(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("facit-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).expect("a scratch directory for the test");
+    dir
 }

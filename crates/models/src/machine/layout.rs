@@ -57,12 +57,12 @@ impl fmt::Display for DType {
     }
 }
 
-/// Type and shape of a tensor as a checkpoint stores it: what a model's `bind` asks its
-/// lookup function for.
+/// Type and shape of a tensor as a checkpoint's header states them: what a model's `bind` asks
+/// its lookup function for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Element type.
-    pub dtype: DType,
+    /// Element type by its safetensors name; any text, so that `bind` can name a wrong one.
+    pub dtype: String,
     /// Dimensions, outermost first.
     pub shape: Vec<usize>,
 }

@@ -1,0 +1,173 @@
+//! One layer over all positions of a step, in its three parts. This is the model: read it with
+//! the functions it names.
+
+use super::config::Config;
+use super::moe::Moe;
+use super::ops::{attn_res, project, rms_rows, situ};
+use super::state::LayerState;
+use super::weights::Weights;
+use super::{kda, mla};
+use crate::machine::StepError;
+use numerics::Kernels;
+
+/// What a layer needs to know about the step it computes.
+pub struct Batch<'a> {
+    pub config: &'a Config,
+    pub kernels: &'a Kernels,
+    pub spans: &'a [Span],
+}
+
+/// The positions of one sequence: `len` rows of the step from row `first` on; the first row is
+/// position `position` of its sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub first: usize,
+    pub len: usize,
+    pub position: usize,
+}
+
+impl Batch<'_> {
+    /// The first row whose values are not all finite becomes an error.
+    pub fn check_finite(
+        &self,
+        layer: usize,
+        what: &'static str,
+        x: &[f32],
+    ) -> Result<(), StepError> {
+        // One cheap pass over everything; the place is looked for only if there is one.
+        if x.iter().all(|v| v.is_finite()) {
+            return Ok(());
+        }
+        let width = x.len() / self.spans.iter().map(|s| s.len).sum::<usize>();
+        let bad = x.iter().position(|v| !v.is_finite()).map_or(0, |i| i / width);
+        Err(self.non_finite(layer, what, bad))
+    }
+
+    /// The error for a row of the step.
+    pub fn non_finite(&self, layer: usize, what: &'static str, row: usize) -> StepError {
+        let span = self.spans.iter().rfind(|s| s.first <= row);
+        let position = span.map_or(row, |s| s.position + row - s.first);
+        StepError::NonFinite { layer, what, position }
+    }
+}
+
+/// The activations of a step between layers, all `[t, hidden]`.
+#[derive(Debug, Default)]
+pub struct Stream {
+    /// Running residual.
+    pub r: Vec<f32>,
+    /// Residuals as they entered each block.
+    pub snapshots: Vec<Vec<f32>>,
+    /// Normalised input of the layer's feed-forward.
+    x: Vec<f32>,
+    /// Shared experts' output of the layer.
+    shared: Vec<f32>,
+}
+
+impl Stream {
+    /// The stream before layer 0.
+    pub fn new(embedded: Vec<f32>) -> Stream {
+        Stream { r: embedded, ..Stream::default() }
+    }
+
+    /// Every snapshot and then the running residual, weighted by a softmax.
+    pub fn attn_res(&self, b: &Batch, norm: &[f32], proj: &[f32]) -> Vec<f32> {
+        let mut sources: Vec<&[f32]> = self.snapshots.iter().map(Vec::as_slice).collect();
+        sources.push(&self.r);
+        attn_res(b.kernels, &sources, norm, proj, b.config.rms_eps)
+    }
+}
+
+/// Attention, and the router's choice where there is one.
+pub fn mix(
+    b: &Batch,
+    layer: usize,
+    w: &Weights,
+    s: &mut Stream,
+    states: &mut [&mut LayerState],
+) -> Result<Option<Moe>, StepError> {
+    let c = b.config;
+    let residual = |s: &Stream, part: &str| {
+        let norm = w.vector(&format!("{part}_res_norm.weight"));
+        s.attn_res(b, &norm, &w.vector(&format!("{part}_res_proj.weight")))
+    };
+    let h = match s.snapshots.is_empty() {
+        true => s.r.clone(),
+        false => residual(s, "self_attention"),
+    };
+    let starts_block = layer.is_multiple_of(c.block);
+    if starts_block {
+        s.snapshots.push(std::mem::take(&mut s.r));
+    }
+    let x = rms_rows(b.kernels, &h, &w.vector("input_layernorm.weight"), c.rms_eps);
+    let a = match c.full_attention[layer] {
+        true => mla::attention(b, w, &x, &mut LayerState::mla(states)),
+        false => kda::attention(b, w, &x, &mut LayerState::kda(states)),
+    };
+    b.check_finite(layer, "the attention's output", &a)?;
+    match starts_block {
+        true => s.r = a,
+        false => add(&mut s.r, &a),
+    }
+    let h = residual(s, "mlp");
+    s.x = rms_rows(b.kernels, &h, &w.vector("post_attention_layernorm.weight"), c.rms_eps);
+    if c.is_dense(layer) {
+        return Ok(None);
+    }
+    match Moe::route(b, w, &s.x) {
+        Ok(moe) => Ok(Some(moe)),
+        Err(row) => Err(b.non_finite(layer, "the router's score", row)),
+    }
+}
+
+/// What needs no routed expert: a dense layer's whole feed-forward, which ends the layer, or
+/// the shared experts and the routed experts' input.
+pub fn rest(
+    b: &Batch,
+    layer: usize,
+    w: &Weights,
+    s: &mut Stream,
+    moe: Option<&mut Moe>,
+) -> Result<(), StepError> {
+    let k = b.kernels;
+    let feed_forward = |prefix: &str| {
+        let of = |part: &str| w.matrix(&format!("{prefix}.{part}_proj.weight"));
+        let mut gate = project(k, &of("gate"), &s.x);
+        let up = project(k, &of("up"), &s.x);
+        situ(k, &mut gate, &up, b.config.situ_beta, b.config.situ_linear_beta);
+        project(k, &of("down"), &gate)
+    };
+    let Some(moe) = moe else {
+        let m = feed_forward("mlp");
+        add(&mut s.r, &m);
+        return b.check_finite(layer, "the layer's output", &s.r);
+    };
+    // On the original input, unweighted.
+    s.shared = feed_forward("block_sparse_moe.shared_experts");
+    moe.z = project(k, &w.matrix("block_sparse_moe.routed_expert_down_proj.weight"), &s.x);
+    Ok(())
+}
+
+/// After the experts: norm of their *sum*, up-projection, shared experts, residual.
+pub fn join(
+    b: &Batch,
+    layer: usize,
+    w: &Weights,
+    s: &mut Stream,
+    moe: &Moe,
+) -> Result<(), StepError> {
+    let (c, k) = (b.config, b.kernels);
+    let sum = moe.combine(c.top_k, c.latent);
+    let norm = w.vector("block_sparse_moe.routed_expert_norm.weight");
+    let sum = rms_rows(k, &sum, &norm, c.rms_eps);
+    let mut m = project(k, &w.matrix("block_sparse_moe.routed_expert_up_proj.weight"), &sum);
+    add(&mut m, &s.shared);
+    add(&mut s.r, &m);
+    b.check_finite(layer, "the layer's output", &s.r)
+}
+
+fn add(x: &mut [f32], y: &[f32]) {
+    for (x, y) in x.iter_mut().zip(y) {
+        *x += y;
+    }
+}

@@ -1,0 +1,341 @@
+//! A step as a machine: which weights come next, and what is computed when they come. The
+//! arithmetic is in `layer.rs`.
+
+use super::config::Config;
+use super::layer::{self, Batch, Span, Stream};
+use super::moe::Moe;
+use super::state::{LayerState, State};
+use super::weights::{Expert, Weights, check, matrix, vector};
+use super::{KimiK3, mla};
+use crate::machine::{self, Chunk, Fed, Logits, Part, StepError, Upcoming, Want};
+use numerics::Kernels;
+
+/// Where a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Rows,
+    Layer(usize, Part),
+    Experts(usize),
+    /// Rows of the head done so far.
+    Head(usize),
+    Done,
+    Failed,
+}
+
+/// A step under way.
+#[derive(Debug)]
+pub struct Step<'a> {
+    model: &'a KimiK3,
+    phase: Phase,
+    states: Vec<&'a mut State>,
+    spans: Vec<Span>,
+    /// Tokens of all positions.
+    tokens: Vec<u32>,
+    /// Distinct tokens, ascending.
+    ids: Vec<u64>,
+    stream: Stream,
+    /// Present from the router's choice to the layer's end.
+    moe: Option<Moe>,
+    /// Rows of the step that need logits, ascending.
+    wanted: Vec<usize>,
+    /// Input of the head for those, `[wanted, hidden]`, once known.
+    normed: Vec<f32>,
+    /// `[wanted, vocab]`.
+    logits: Vec<f32>,
+}
+
+impl<'a> Step<'a> {
+    pub(super) fn new(model: &'a KimiK3, chunks: Vec<Chunk<'a, State>>) -> Result<Self, StepError> {
+        if chunks.is_empty() {
+            return Err(StepError::Empty);
+        }
+        let mut step = Step {
+            model,
+            phase: Phase::Rows,
+            states: Vec::new(),
+            spans: Vec::new(),
+            tokens: Vec::new(),
+            ids: Vec::new(),
+            stream: Stream::default(),
+            moe: None,
+            wanted: Vec::new(),
+            normed: Vec::new(),
+            logits: Vec::new(),
+        };
+        for chunk in chunks {
+            step.add(chunk)?;
+        }
+        step.ids = step.tokens.iter().map(|&id| u64::from(id)).collect();
+        step.ids.sort_unstable();
+        step.ids.dedup();
+        Ok(step)
+    }
+
+    /// Checks one sequence's share and appends its positions.
+    fn add(&mut self, chunk: Chunk<'a, State>) -> Result<(), StepError> {
+        let Chunk { state, tokens, logits } = chunk;
+        let vocab = self.model.config.vocab;
+        if tokens.is_empty() {
+            return Err(StepError::Empty);
+        }
+        if let Some(&id) = tokens.iter().find(|&&id| id as usize >= vocab) {
+            return Err(StepError::Token { id, vocab });
+        }
+        if state.identity != self.model.identity {
+            let (expected, got) = (self.model.identity.clone(), state.identity.clone());
+            return Err(StepError::State { expected, got });
+        }
+        let needed = state.position.saturating_add(tokens.len());
+        if needed > state.context {
+            return Err(StepError::Context { needed, context: state.context });
+        }
+        let (first, len) = (self.tokens.len(), tokens.len());
+        self.wanted.extend(match logits {
+            Logits::None => 0..0,
+            Logits::Last => first + len - 1..first + len,
+            Logits::All => first..first + len,
+        });
+        // A dropped step may have left rows; they must be gone before new ones come.
+        state.roll_back(&self.model.config);
+        self.spans.push(Span { first, len, position: state.position });
+        self.tokens.extend_from_slice(tokens);
+        self.states.push(state);
+        Ok(())
+    }
+
+    /// Embeds every position from the fed rows of the distinct ids.
+    fn embed(&mut self, rows: &[&[u8]]) -> Result<(), StepError> {
+        let table = &self.model.layout.tables[0].tensors[0];
+        if rows.len() != self.ids.len() {
+            let what = format!("rows of {}", table.name);
+            return Err(StepError::Count { what, expected: self.ids.len(), got: rows.len() });
+        }
+        let bytes = table.row_bytes();
+        if let Some(row) = rows.iter().find(|row| row.len() != bytes) {
+            let name = format!("{} (a row)", table.name);
+            return Err(StepError::Bytes { name, expected: bytes, got: row.len() });
+        }
+        let mut h = Vec::with_capacity(self.tokens.len() * self.model.config.hidden);
+        for &token in &self.tokens {
+            let i = self.ids.binary_search(&u64::from(token)).expect("ids are the tokens'");
+            h.extend(vector(table, rows[i]));
+        }
+        self.stream = Stream::new(h);
+        self.phase = Phase::Layer(0, Part::Mix);
+        Ok(())
+    }
+
+    /// Computes one part of a layer.
+    fn layer(
+        &mut self,
+        kernels: &Kernels,
+        l: usize,
+        part: Part,
+        tensors: &[&[u8]],
+    ) -> Result<(), StepError> {
+        let model = self.model;
+        let specs = &model.layout.layers[l].tensors;
+        let w = Weights::new(|| format!("layer {l}"), &model.keys[l], specs, tensors)?;
+        let b = Batch { config: &model.config, kernels, spans: &self.spans };
+        match part {
+            Part::Mix => {
+                let mut states: Vec<&mut LayerState> =
+                    self.states.iter_mut().map(|s| &mut s.layers[l]).collect();
+                self.moe = layer::mix(&b, l, &w, &mut self.stream, &mut states)?;
+                self.phase = Phase::Layer(l, Part::Rest);
+            }
+            Part::Rest => {
+                layer::rest(&b, l, &w, &mut self.stream, self.moe.as_mut())?;
+                match self.moe {
+                    Some(_) => self.phase = Phase::Experts(l),
+                    None => self.after_layer(l),
+                }
+            }
+            Part::Join => {
+                let moe = self.moe.take().expect("a layer with experts");
+                layer::join(&b, l, &w, &mut self.stream, &moe)?;
+                self.after_layer(l);
+            }
+        }
+        Ok(())
+    }
+
+    fn expert(
+        &mut self,
+        kernels: &Kernels,
+        l: usize,
+        id: u32,
+        tensors: &[&[u8]],
+    ) -> Result<(), StepError> {
+        let b = Batch { config: &self.model.config, kernels, spans: &self.spans };
+        let moe = self.moe.as_mut().expect("the router has spoken");
+        if moe.missing.binary_search(&id).is_err() {
+            return Err(StepError::Unexpected {
+                wanted: format!("experts {:?} of layer {l}", moe.missing),
+                fed: format!("expert {id}"),
+            });
+        }
+        moe.expert(&b, id, &Expert::new(b.config, &self.model.layout.layers[l], id, tensors)?);
+        if moe.missing.is_empty() {
+            self.phase = Phase::Layer(l, Part::Join);
+        }
+        Ok(())
+    }
+
+    fn after_layer(&mut self, l: usize) {
+        self.phase = match l + 1 {
+            next if next < self.model.config.layers => Phase::Layer(next, Part::Mix),
+            _ if self.wanted.is_empty() => self.end(),
+            _ => Phase::Head(0),
+        };
+    }
+
+    /// The final aggregation, when the head's small tensors come.
+    fn normalise(&mut self, kernels: &Kernels, tensors: &[&[u8]]) -> Result<(), StepError> {
+        let c = &self.model.config;
+        let b = Batch { config: c, kernels, spans: &self.spans };
+        let part = |i: usize| vector(&self.model.layout.head.tensors[i], tensors[i]);
+        let h = self.stream.attn_res(&b, &part(0), &part(1));
+        b.check_finite(c.layers, "the final aggregation", &h)?;
+        let rows = self.wanted.iter().flat_map(|&row| &h[row * c.hidden..][..c.hidden]);
+        let rows: Vec<f32> = rows.copied().collect();
+        self.normed = super::ops::rms_rows(kernels, &rows, &part(2), c.rms_eps);
+        self.logits = vec![0.0; self.wanted.len() * c.vocab];
+        Ok(())
+    }
+
+    /// Logits for the fed rows of the head.
+    fn head(
+        &mut self,
+        kernels: &Kernels,
+        done: usize,
+        tensors: &[&[u8]],
+        rows: &[u8],
+    ) -> Result<(), StepError> {
+        let head = &self.model.layout.head;
+        check(|| "the head".into(), &head.tensors, tensors)?;
+        let (vocab, bytes) = (head.matrix.shape[0], head.matrix.row_bytes());
+        let n = rows.len() / bytes;
+        if n == 0 || n > vocab - done || !rows.len().is_multiple_of(bytes) {
+            let (name, expected) = (head.matrix.name.clone(), (vocab - done) * bytes);
+            return Err(StepError::Bytes { name, expected, got: rows.len() });
+        }
+        if done == 0 {
+            self.normalise(kernels, tensors)?;
+        }
+        let spec =
+            machine::TensorSpec { shape: vec![n, head.matrix.shape[1]], ..head.matrix.clone() };
+        let part = super::ops::project(kernels, &matrix(&spec, rows), &self.normed);
+        for (all, part) in self.logits.chunks_exact_mut(vocab).zip(part.chunks_exact(n)) {
+            all[done..done + n].copy_from_slice(part);
+        }
+        self.phase = match done + n {
+            all if all == vocab => {
+                self.check_logits()?;
+                self.end()
+            }
+            some => Phase::Head(some),
+        };
+        Ok(())
+    }
+
+    fn check_logits(&self) -> Result<(), StepError> {
+        match self.logits.iter().position(|l| !l.is_finite()) {
+            None => Ok(()),
+            Some(i) => {
+                let vocab = self.model.config.vocab;
+                let row = self.wanted[i / vocab];
+                let span = self.spans.iter().rfind(|s| s.first <= row);
+                let position = span.map_or(row, |s| s.position + row - s.first);
+                Err(StepError::Logit { token: i % vocab, position })
+            }
+        }
+    }
+
+    /// Everything is computed: only now do the states change.
+    fn end(&mut self) -> Phase {
+        for (state, span) in self.states.iter_mut().zip(&self.spans) {
+            state.commit(span.len);
+        }
+        self.stream = Stream::default();
+        Phase::Done
+    }
+
+    fn dispatch(&mut self, kernels: &Kernels, fed: &Fed<'_>) -> Result<(), StepError> {
+        match (self.phase, *fed) {
+            (Phase::Rows, Fed::Rows { rows }) => self.embed(rows),
+            (Phase::Layer(l, part), Fed::Layer { tensors }) => {
+                self.layer(kernels, l, part, tensors)
+            }
+            (Phase::Experts(l), Fed::Expert { id, tensors }) => {
+                self.expert(kernels, l, id, tensors)
+            }
+            (Phase::Head(done), Fed::Head { tensors, rows }) => {
+                self.head(kernels, done, tensors, rows)
+            }
+            (Phase::Failed, _) => Err(StepError::Failed),
+            _ => Err(StepError::Unexpected {
+                wanted: machine::Step::want(self).map_or("nothing", |w| w.kind()).into(),
+                fed: fed.kind().into(),
+            }),
+        }
+    }
+}
+
+impl machine::Step for Step<'_> {
+    fn want(&self) -> Option<Want<'_>> {
+        match self.phase {
+            Phase::Rows => Some(Want::Rows { table: 0, ids: &self.ids }),
+            Phase::Layer(layer, part) => Some(Want::Layer { layer, part }),
+            Phase::Experts(layer) => {
+                Some(Want::Experts { layer, ids: &self.moe.as_ref()?.missing })
+            }
+            Phase::Head(first_row) => Some(Want::Head { first_row }),
+            Phase::Done | Phase::Failed => None,
+        }
+    }
+
+    fn upcoming(&self) -> Upcoming<'_> {
+        let layers = self.model.config.layers;
+        let (current, begun) = match self.phase {
+            Phase::Rows => (None, 0),
+            Phase::Layer(l, _) | Phase::Experts(l) => (Some(l), l + 1),
+            Phase::Head(_) | Phase::Done | Phase::Failed => (None, layers),
+        };
+        let missing = self.moe.as_ref().map(|m| m.missing.as_slice());
+        let experts = current.zip(missing.filter(|m| !m.is_empty()));
+        let head = !self.wanted.is_empty()
+            && matches!(self.phase, Phase::Rows | Phase::Layer(..) | Phase::Experts(_));
+        Upcoming { experts, layers: begun..layers, head }
+    }
+
+    fn feed(&mut self, kernels: &Kernels, fed: Fed<'_>) -> Result<(), StepError> {
+        let result = self.dispatch(kernels, &fed);
+        if result.is_err() {
+            self.phase = Phase::Failed;
+        }
+        result
+    }
+
+    fn logits(&self) -> &[f32] {
+        if self.phase == Phase::Done { &self.logits } else { &[] }
+    }
+}
+
+/// Upper bound of what a step allocates: activations at their widest, for planning.
+pub(super) fn bytes(c: &Config, positions: usize, context: usize, logits: usize) -> usize {
+    let t = positions;
+    let stream = c.layers.div_ceil(c.block) + 6;
+    let kda = 8 * c.kda_width() + c.kda_heads + c.kda_head_dim;
+    let scores = mla::MAX_SCORES.min(t * c.heads * context).max(context);
+    let queries = mla::MAX_QUERIES.min(t * c.heads) * (c.cache_width() + c.kv_lora);
+    let mla = 2 * c.q_lora + c.cache_width() + c.heads * (c.qk() + 2 * c.kv_lora + 4 * c.v_head);
+    let moe = c.top_k * (c.latent + 2)
+        + 3 * c.latent
+        + 4 * c.shared_width()
+        + c.experts
+        + c.top_k * 3 * (c.latent + c.expert_width);
+    let wide = kda.max(mla).max(moe).max(3 * c.dense_width);
+    let head = logits * (2 * c.vocab + 2 * c.hidden);
+    4 * (t * (stream * c.hidden + wide) + scores + queries + head)
+}
