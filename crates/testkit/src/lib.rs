@@ -8,6 +8,7 @@ pub mod alloc;
 pub mod checkpoint;
 pub mod fixed_goldens;
 pub mod fixed_models;
+pub mod host;
 pub mod k3;
 pub mod random;
 
