@@ -65,7 +65,7 @@ fn thirteen_layer_oracle() {
             worst = worst.max((f64::from(*got) - want.as_f64().unwrap()).abs());
         }
     }
-    println!("teacher forcing 32/32, worst logit difference {worst:.2e}");
+    testkit::note(format_args!("teacher forcing 32/32, worst logit difference {worst:.2e}"));
     // The fixture has six decimals.
     assert!(worst < 2e-5, "worst logit difference {worst:e}");
 

@@ -33,6 +33,12 @@ pub fn skipped(what: &str) {
     println!("skipped: {what} needs data that is not in ../shared");
 }
 
+/// Shows a measured value in a test's output.
+#[expect(clippy::print_stdout, reason = "the reader of a test's output is told what was measured")]
+pub fn note(what: std::fmt::Arguments<'_>) {
+    println!("{what}");
+}
+
 /// SHA-256 in lower-case hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     use sha2::Digest;
