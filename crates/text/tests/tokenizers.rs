@@ -1,4 +1,5 @@
 //! The tokenizers against vectors that tiktoken and tokenizers made (vectors/text/generate.py).
+#![allow(clippy::print_stderr)]
 
 mod support;
 
