@@ -48,6 +48,7 @@ mod error;
 pub mod format;
 pub mod inference;
 pub mod planner;
+pub mod protocol;
 pub mod sampler;
 mod state;
 pub mod tokenizer;

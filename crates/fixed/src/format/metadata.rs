@@ -1,5 +1,7 @@
 //! Section zero as a type: checked once, then read without further doubt.
 
+use core::ops::Range;
+
 use super::{Config, Matrices, SECTION_COUNT, SECTION_TABLE, TABLES, TAG, TOKEN_BYTES};
 use super::{section_count, table_offsets};
 use crate::bytes::{Half, halves, read_u32, read_u64};
@@ -42,9 +44,8 @@ impl<'a> Metadata<'a> {
     /// The first check that failed.
     pub fn check(bytes: &'a [u8]) -> Result<Metadata<'a>, Fault> {
         let m = Metadata::structure(bytes)?;
-        m.check_section_table()?;
-        m.check_descriptors()?;
-        m.check_tokens()?;
+        m.check_tables()?;
+        m.check_tokens(0..m.config.vocab())?;
         Ok(m)
     }
 
@@ -104,6 +105,16 @@ impl<'a> Metadata<'a> {
         })
     }
 
+    /// Checks the section table and the matrix descriptors: with [`Metadata::check_tokens`], what
+    /// [`Metadata::sealed`] leaves out of [`Metadata::check`].
+    ///
+    /// # Errors
+    /// The first check that failed.
+    pub fn check_tables(&self) -> Result<(), Fault> {
+        self.check_section_table()?;
+        self.check_descriptors()
+    }
+
     fn check_section_table(&self) -> Result<(), Fault> {
         let count = section_count(&self.config);
         if self.section_count() != count {
@@ -151,30 +162,29 @@ impl<'a> Metadata<'a> {
         Ok(())
     }
 
-    fn check_tokens(&self) -> Result<(), Fault> {
-        let mut before = 0;
-        if u32::from_le_bytes(self.starts[0]) != 0 {
-            return Err(Fault::format("the first token does not start at zero"));
-        }
-        for start in self.starts {
-            let start = u32::from_le_bytes(*start);
-            if start < before || (start - before) as usize > TOKEN_BYTES {
-                return Err(Fault::format(
-                    "a token's text has a negative length or more than 128 bytes",
-                ));
-            }
-            before = start;
-        }
-        if before as usize != self.text.len() {
-            return Err(Fault::format("the last token does not end at the end of the text"));
+    /// Checks tokens `range` of the vocabulary: their texts' places, and that the sorted ids at these
+    /// ranks follow the ones before. Ranges that cover `0..vocab` check everything, so a host with a
+    /// limit can spread the work.
+    ///
+    /// # Errors
+    /// The first check that failed.
+    pub fn check_tokens(&self, range: Range<usize>) -> Result<(), Fault> {
+        let start = |i: usize| self.starts.get(i).map(|s| u32::from_le_bytes(*s) as usize);
+        let outside = Fault::format("a token outside the vocabulary");
+        if start(0) != Some(0) || start(self.config.vocab()) != Some(self.text.len()) {
+            return Err(Fault::format("the tokens' texts do not begin and end with the text"));
         }
         // Strictly increasing pairs of (text, id) are distinct ids: a permutation, if all in range.
-        let mut last: Option<(&[u8], u32)> = None;
-        for id in self.sorted {
-            let id = u32::from_le_bytes(*id);
-            let text = self
-                .token_text(id)
-                .map_err(|_| Fault::format("a sorted id is outside the vocabulary"))?;
+        let mut last = None;
+        for i in range.start.saturating_sub(1)..range.end {
+            let (from, to) = start(i).zip(start(i + 1)).ok_or(outside)?;
+            if to < from || to - from > TOKEN_BYTES {
+                return Err(Fault::format("a token's text has no length from 0 to 128 bytes"));
+            }
+            let id = self.sorted_id(i).map_err(|_| outside)?;
+            let text = self.token_text(id).map_err(|_| {
+                Fault::format("a sorted id is outside the vocabulary, or its text outside the text")
+            })?;
             if last.is_some_and(|last| last >= (text, id)) {
                 return Err(Fault::format("the sorted ids are not in the order of their texts"));
             }
