@@ -7,6 +7,8 @@
 //! written down in the code, so the same inputs give the same bits on every machine.
 
 pub mod config;
+#[cfg(test)]
+mod fixtures;
 mod kda;
 mod layer;
 mod mla;

@@ -234,6 +234,21 @@ fn a_nan_weight_names_its_layer() {
     assert_eq!(e, HostError::Step(StepError::Logit { token: 17, position: 0 }));
 }
 
+/// Catches: `A_log` read per channel. The released tensor has head_dim values of which the
+/// first `heads` count, one a head.
+#[test]
+fn padding_of_a_log_is_not_read() {
+    let (model, mut host) = model();
+    let k = kernels();
+    let tokens = tokens(9, 6);
+    let want = run(&model, &host, &k, &tokens, 6);
+    let name = "language_model.model.layers.1.self_attn.A_log";
+    host.bytes_mut(name)[4 * 3..].fill(0xff);
+    same(&run(&model, &host, &k, &tokens, 6), &want, "NaN in the padding");
+    host.bytes_mut(name)[4 * 2..4 * 3].copy_from_slice(&0.25f32.to_le_bytes());
+    assert_ne!(run(&model, &host, &k, &tokens, 6), want, "the last head's value counts");
+}
+
 #[test]
 fn a_checkpoint_is_refused_by_name() {
     let (_, host) = model();
@@ -301,7 +316,7 @@ fn bad_steps_and_feeds_are_refused() {
     let mut state = model.new_state(4).unwrap();
     let mut refuse = |tokens: &[u32]| {
         let chunk = Chunk { state: &mut state, tokens, logits: Logits::Last };
-        model.step(vec![chunk]).err().expect("refused")
+        model.step(vec![chunk]).expect_err("refused")
     };
     assert_eq!(refuse(&[]), StepError::Empty);
     assert_eq!(refuse(&[1, 320]), StepError::Token { id: 320, vocab: 320 });

@@ -1,6 +1,7 @@
 //! Kimi Delta Attention: a short causal convolution, then one `[d, d]` matrix a head that is
 //! decayed, corrected and read at every position. Its state does not grow with the sequence.
 
+use super::config::Config;
 use super::layer::{Batch, Span};
 use super::ops::project;
 use super::state::KdaState;
@@ -114,7 +115,7 @@ fn head(b: &Batch, inputs: &Inputs, w: &HeadWeights, task: &mut Task) {
         let row = task.span.first + t;
         for (part, y) in [&mut q, &mut k, &mut v].into_iter().enumerate() {
             for (y, ch) in y.iter_mut().zip(channels.clone()) {
-                *y = silu(convolve(b, inputs, w, task, part, t, ch));
+                *y = silu(convolve(c, &inputs.qkv[part], w.taps[part], task, part, t, ch));
             }
         }
         // A sum of squares, not a mean.
@@ -125,7 +126,7 @@ fn head(b: &Batch, inputs: &Inputs, w: &HeadWeights, task: &mut Task) {
         q.iter_mut().for_each(|q| *q *= q_scale);
         for (alpha, ch) in alpha.iter_mut().zip(channels.clone()) {
             let z = inputs.z[row * p + ch] + w.dt_bias[ch];
-            *alpha = exp(c.gate_lower_bound * sigmoid(w.a[task.head] * z));
+            *alpha = decay(c.gate_lower_bound, w.a[task.head], z);
         }
         let beta = sigmoid(inputs.beta[row * heads + task.head]);
         kda::step(task.s, &q, &k, &v, &alpha, beta, &mut o);
@@ -138,29 +139,48 @@ fn head(b: &Batch, inputs: &Inputs, w: &HeadWeights, task: &mut Task) {
     }
 }
 
+/// What a key channel keeps of its past: `exp(lower * sigmoid(a * z))`, in `(exp(lower), 1]`.
+fn decay(lower: f32, a: f32, z: f32) -> f32 {
+    exp(lower * sigmoid(a * z))
+}
+
 /// Causal depthwise convolution of one channel at position `t` of the span, taps oldest to
 /// newest; what precedes the span comes from the history.
 fn convolve(
-    b: &Batch,
-    inputs: &Inputs,
-    w: &HeadWeights,
+    c: &Config,
+    inputs: &[f32],
+    taps: &[f32],
     task: &Task,
     part: usize,
     t: usize,
     ch: usize,
 ) -> f32 {
-    let (p, taps) = (b.config.kda_width(), b.config.conv_kernel);
-    let past = taps - 1;
+    let (p, past) = (c.kda_width(), c.conv_kernel - 1);
     let mut sum = 0.0;
-    for j in 0..taps {
+    for j in 0..c.conv_kernel {
         // Index into history (`past` rows) followed by the span's own rows.
-        let at = t + j;
-        let x = if at < past {
-            task.conv[(part * past + at) * p + ch]
-        } else {
-            inputs.qkv[part][(task.span.first + at - past) * p + ch]
+        let x = match (t + j).checked_sub(past) {
+            None => task.conv[(part * past + t + j) * p + ch],
+            Some(t) => inputs[(task.span.first + t) * p + ch],
         };
-        sum += w.taps[part][ch * taps + j] * x;
+        sum += taps[ch * c.conv_kernel + j] * x;
     }
     sum
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// The first of the three convolutions with its silu, `[t, p]`.
+    pub fn conv(c: &Config, x: &[f32], taps: &[f32], span: &Span, history: &[f32]) -> Vec<f32> {
+        let task = Task { span, head: 0, s: &mut [], conv: history, out: &mut [] };
+        let p = c.kda_width();
+        (0..x.len()).map(|i| silu(convolve(c, x, taps, &task, 0, i / p, i % p))).collect()
+    }
+
+    /// The decay of a channel from its head's `A_log`.
+    pub fn alpha(lower: f32, a_log: f32, z: f32) -> f32 {
+        decay(lower, exp(a_log), z)
+    }
 }

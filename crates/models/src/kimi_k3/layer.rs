@@ -59,7 +59,7 @@ pub struct Stream {
     /// Residuals as they entered each block.
     pub snapshots: Vec<Vec<f32>>,
     /// Normalised input of the layer's feed-forward.
-    x: Vec<f32>,
+    pub x: Vec<f32>,
     /// Shared experts' output of the layer.
     shared: Vec<f32>,
 }

@@ -51,8 +51,8 @@ pub enum BindError {
 
 /// A tensor the model reads: its key (the released name within its layer) and every shape
 /// that is accepted.
-struct Entry {
-    key: &'static str,
+pub(super) struct Entry {
+    pub key: &'static str,
     shapes: Vec<Vec<usize>>,
     types: &'static [DType],
 }
@@ -71,7 +71,7 @@ fn proj(key: &'static str, width: usize) -> Entry {
 }
 
 /// The always-active tensors of a layer in feeding order.
-fn layer_entries(c: &Config, layer: usize) -> Vec<Entry> {
+pub(super) fn layer_entries(c: &Config, layer: usize) -> Vec<Entry> {
     let e = c.hidden;
     let mut all = vec![
         entry("input_layernorm.weight", [e]),
@@ -172,7 +172,7 @@ impl Naming {
     }
 
     /// A tensor of a layer.
-    fn layer(self, layer: usize, key: &str) -> String {
+    pub(super) fn layer(self, layer: usize, key: &str) -> String {
         match self {
             Naming::Released => format!("language_model.model.layers.{layer}.{key}"),
             Naming::Module => {
@@ -287,7 +287,7 @@ fn bind_experts(
 }
 
 /// Looks up one tensor.
-fn find(
+pub(super) fn find(
     name: String,
     entry: &Entry,
     lookup: &mut impl FnMut(&str) -> Option<Stored>,
