@@ -116,14 +116,14 @@ fn find<'a>(sections: &[WeightSection<'a>], index: u32) -> Option<&'a [u8]> {
 }
 
 /// A turn at work.
-struct Run<'r, 'a> {
-    backend: Backend,
-    scratch: &'r mut Scratch,
-    metadata: &'r Metadata<'a>,
+pub(crate) struct Run<'r, 'a> {
+    pub backend: Backend,
+    pub scratch: &'r mut Scratch,
+    pub metadata: &'r Metadata<'a>,
     /// Positions of the cache.
-    positions: usize,
-    header: Header,
-    buffers: Buffers<'r>,
+    pub positions: usize,
+    pub header: Header,
+    pub buffers: Buffers<'r>,
 }
 
 impl Run<'_, '_> {
@@ -136,19 +136,29 @@ impl Run<'_, '_> {
         let mut planner = Planner::new(self.metadata.config, self.header.request(), allowance);
         let mut last = None;
         while let Some(chunk) = planner.next(&self.header.cursor) {
-            let token = self.chunk(&chunk, sections)?;
-            let before = self.header.cursor;
-            planner.advance(&mut self.header.cursor, &chunk);
-            if let Some(token) = token {
-                let (h, b) = (&mut self.header, &mut self.buffers);
-                sampler::emit(self.metadata, h, b, token, before.position)?;
-                last = Some(token);
-            } else if before.position != self.header.cursor.position {
-                let position = self.header.cursor.position as usize;
-                self.header.token = u32::from_le_bytes(self.buffers.prompt_tokens[position]);
-            }
+            last = self.step(&planner, &chunk, sections)?.or(last);
         }
         Ok(last)
+    }
+
+    /// Does one chunk and moves the cursor past it; the token if it completed one.
+    pub(crate) fn step(
+        &mut self,
+        planner: &Planner,
+        chunk: &Chunk,
+        sections: &[WeightSection<'_>],
+    ) -> Result<Option<u32>, Error> {
+        let token = self.chunk(chunk, sections)?;
+        let before = self.header.cursor;
+        planner.advance(&mut self.header.cursor, chunk);
+        if let Some(token) = token {
+            let (h, b) = (&mut self.header, &mut self.buffers);
+            sampler::emit(self.metadata, h, b, token, before.position)?;
+        } else if before.position != self.header.cursor.position {
+            let position = self.header.cursor.position as usize;
+            self.header.token = u32::from_le_bytes(self.buffers.prompt_tokens[position]);
+        }
+        Ok(token)
     }
 
     /// Does one chunk; the token when it finishes sampling.
@@ -232,21 +242,13 @@ impl Run<'_, '_> {
         let range = cursor.index as usize..cursor.index as usize + units;
         let stride = config.kv_dim();
         let (h, b) = (&mut self.header, &mut self.buffers);
-        let (backend, scratch) = (self.backend, &mut *self.scratch);
+        let backend = self.backend;
         match cursor.stage {
             0 => {
                 let q = &b.q[head * size..][..size];
                 let keys = &b.keys[from..];
-                h.largest = backend.scores(
-                    scratch,
-                    q,
-                    keys,
-                    stride,
-                    m.inv_sqrt(),
-                    range,
-                    b.scores,
-                    h.largest,
-                );
+                h.largest =
+                    backend.scores(q, keys, stride, m.inv_sqrt(), range, b.scores, h.largest);
             }
             1 => {
                 h.total = plain::exponentials(m.exponential(), h.largest, range, b.scores, h.total)
@@ -256,14 +258,7 @@ impl Run<'_, '_> {
                 let positions = cursor.position as usize + 1;
                 let out = &mut b.n[head * size..][..size];
                 let values = &b.values[from..];
-                backend.weighted_values(
-                    scratch,
-                    &b.scores[..positions],
-                    values,
-                    stride,
-                    range,
-                    out,
-                );
+                backend.weighted_values(&b.scores[..positions], values, stride, range, out);
             }
         }
     }

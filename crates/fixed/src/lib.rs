@@ -49,6 +49,8 @@ pub mod format;
 pub mod inference;
 pub mod planner;
 pub mod protocol;
+#[cfg(feature = "std")]
+pub mod run;
 pub mod sampler;
 mod state;
 pub mod tokenizer;

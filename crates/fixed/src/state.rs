@@ -178,6 +178,7 @@ impl Header {
 }
 
 /// A state's buffers, to work in.
+#[derive(Default)]
 pub(crate) struct Buffers<'a> {
     pub prompt: &'a [u8],
     pub prompt_tokens: &'a mut [[u8; 4]],

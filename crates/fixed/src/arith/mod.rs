@@ -108,7 +108,6 @@ impl Backend {
     #[inline]
     pub fn scores(
         self,
-        _scratch: &mut Scratch,
         q: &[I64],
         keys: &[I32],
         stride: usize,
@@ -134,7 +133,6 @@ impl Backend {
     #[inline]
     pub fn weighted_values(
         self,
-        _scratch: &mut Scratch,
         probabilities: &[I64],
         values: &[I32],
         stride: usize,
