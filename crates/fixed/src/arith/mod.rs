@@ -6,8 +6,29 @@
 //! Lengths are the caller's promise, checked when artifact and state were accepted; a wrong one is
 //! a programming error and panics.
 
+#![cfg_attr(all(feature = "std", target_arch = "x86_64"), allow(unsafe_code))]
+
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod attention_avx2;
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod avx2;
+#[cfg(feature = "std")]
+mod digits;
+#[cfg(feature = "std")]
+mod fast;
+#[cfg(feature = "std")]
+mod madd;
+#[cfg(all(feature = "std", target_arch = "aarch64", target_endian = "little"))]
+mod neon;
 pub mod plain;
+#[cfg(all(feature = "std", target_arch = "wasm32", target_feature = "simd128"))]
+mod simd128;
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod vnni;
 pub mod words;
+
+#[cfg(feature = "std")]
+pub use digits::Input;
 
 use core::ops::Range;
 use words::{I32, I64};
@@ -46,9 +67,12 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Room a backend needs between calls; keep one a thread. Empty for the plain backend.
+/// Room a backend needs between calls; keep one a thread. Empty where only [`plain`] runs.
 #[derive(Default)]
-pub struct Scratch {}
+pub struct Scratch {
+    #[cfg(feature = "std")]
+    input: Input,
+}
 
 /// A way to do the arithmetic that this machine can run: only [`Backend::plain`],
 /// [`Backend::detect`] and [`Backend::supported`] make one. All leave the same bits.
@@ -59,6 +83,42 @@ pub struct Backend(Kind);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Plain,
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    Avx2,
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    Vnni,
+    #[cfg(all(feature = "std", target_arch = "aarch64", target_endian = "little"))]
+    Neon,
+    #[cfg(all(feature = "std", target_arch = "wasm32", target_feature = "simd128"))]
+    Simd128,
+}
+
+/// From slow to fast, what this build has code for.
+const KINDS: &[Kind] = &[
+    Kind::Plain,
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    Kind::Avx2,
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    Kind::Vnni,
+    #[cfg(all(feature = "std", target_arch = "aarch64", target_endian = "little"))]
+    Kind::Neon,
+    #[cfg(all(feature = "std", target_arch = "wasm32", target_feature = "simd128"))]
+    Kind::Simd128,
+];
+
+impl Kind {
+    fn runs_here(self) -> bool {
+        match self {
+            Kind::Plain => true,
+            #[cfg(all(feature = "std", target_arch = "x86_64"))]
+            Kind::Avx2 => std::arch::is_x86_feature_detected!("avx2"),
+            #[cfg(all(feature = "std", target_arch = "x86_64"))]
+            Kind::Vnni => vnni::detected(),
+            // Part of every such target.
+            #[allow(unreachable_patterns)]
+            _ => true,
+        }
+    }
 }
 
 impl Backend {
@@ -67,41 +127,67 @@ impl Backend {
         Backend(Kind::Plain)
     }
 
-    /// The fastest this machine supports.
-    pub fn detect() -> Backend {
-        Backend::plain()
+    /// All that this machine can run, from slow to fast; the first is [`Backend::plain`].
+    pub fn supported() -> impl Iterator<Item = Backend> {
+        KINDS.iter().copied().filter(|kind| kind.runs_here()).map(Backend)
     }
 
-    /// What the backend is called in reports: `plain`, `avx2`, ...
+    /// The fastest this machine can run.
+    pub fn detect() -> Backend {
+        Backend::supported().last().unwrap_or(Backend::plain())
+    }
+
+    /// What the backend is called in reports.
     pub const fn name(self) -> &'static str {
         match self.0 {
             Kind::Plain => "plain",
+            #[cfg(all(feature = "std", target_arch = "x86_64"))]
+            Kind::Avx2 => "avx2",
+            #[cfg(all(feature = "std", target_arch = "x86_64"))]
+            Kind::Vnni => "avx512-vnni",
+            #[cfg(all(feature = "std", target_arch = "aarch64", target_endian = "little"))]
+            Kind::Neon => "neon",
+            #[cfg(all(feature = "std", target_arch = "wasm32", target_feature = "simd128"))]
+            Kind::Simd128 => "simd128",
         }
     }
 
     /// As [`plain::matvec`].
-    #[inline]
-    pub fn matvec(self, _scratch: &mut Scratch, rows: Rows<'_>, x: &[I64], out: &mut [I64]) {
-        match self.0 {
-            Kind::Plain => plain::matvec(rows, x, out),
+    pub fn matvec(self, scratch: &mut Scratch, rows: Rows<'_>, x: &[I64], out: &mut [I64]) {
+        #[cfg(feature = "std")]
+        if self != Backend::plain() {
+            scratch.input.prepare(self, x);
+            return scratch.input.rows(rows, out);
         }
+        let _ = scratch;
+        plain::matvec(rows, x, out);
     }
 
     /// As [`plain::matvec_cache`].
     ///
     /// # Errors
     /// A value that does not fit 32 bits.
-    #[inline]
     pub fn matvec_cache(
         self,
-        _scratch: &mut Scratch,
+        scratch: &mut Scratch,
         rows: Rows<'_>,
         x: &[I64],
         out: &mut [I32],
     ) -> Result<(), Overflow> {
-        match self.0 {
-            Kind::Plain => plain::matvec_cache(rows, x, out),
+        #[cfg(feature = "std")]
+        if self != Backend::plain() {
+            scratch.input.prepare(self, x);
+            return scratch.input.rows_cache(rows, out);
         }
+        let _ = scratch;
+        plain::matvec_cache(rows, x, out)
+    }
+
+    /// Whether the AVX2 versions of the smaller operations run.
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    #[inline(always)]
+    fn has_avx2(self) -> bool {
+        matches!(self.0, Kind::Avx2 | Kind::Vnni)
     }
 
     /// As [`plain::scores`].
@@ -116,17 +202,25 @@ impl Backend {
         scores: &mut [I64],
         largest: i64,
     ) -> i64 {
-        match self.0 {
-            Kind::Plain => plain::scores(q, keys, stride, inv_sqrt, range, scores, largest),
+        #[cfg(all(feature = "std", target_arch = "x86_64"))]
+        if self.has_avx2() {
+            // SAFETY: the backend is only made where AVX2 is.
+            return unsafe {
+                attention_avx2::scores(q, keys, stride, inv_sqrt, range, scores, largest)
+            };
         }
+        plain::scores(q, keys, stride, inv_sqrt, range, scores, largest)
     }
 
     /// As [`plain::probabilities`].
     #[inline]
     pub fn probabilities(self, total: u64, range: Range<usize>, scores: &mut [I64]) {
-        match self.0 {
-            Kind::Plain => plain::probabilities(total, range, scores),
+        #[cfg(all(feature = "std", target_arch = "x86_64"))]
+        if self.has_avx2() {
+            // SAFETY: the backend is only made where AVX2 is.
+            return unsafe { attention_avx2::probabilities(total, range, scores) };
         }
+        plain::probabilities(total, range, scores)
     }
 
     /// As [`plain::weighted_values`].
@@ -139,8 +233,13 @@ impl Backend {
         range: Range<usize>,
         out: &mut [I64],
     ) {
-        match self.0 {
-            Kind::Plain => plain::weighted_values(probabilities, values, stride, range, out),
+        #[cfg(all(feature = "std", target_arch = "x86_64"))]
+        if self.has_avx2() {
+            // SAFETY: the backend is only made where AVX2 is.
+            return unsafe {
+                attention_avx2::weighted_values(probabilities, values, stride, range, out)
+            };
         }
+        plain::weighted_values(probabilities, values, stride, range, out)
     }
 }

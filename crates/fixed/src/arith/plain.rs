@@ -227,14 +227,28 @@ pub fn weighted_values(
     range: Range<usize>,
     out: &mut [I64],
 ) {
-    for e in range {
-        let mut acc = 0i64;
-        let mut at = e;
-        for p in probabilities {
-            acc = acc.wrapping_add(p.get().wrapping_mul(values[at].get() as i64));
-            at += stride;
+    // Four elements at a time: the cache is read along its rows, the sums stay in registers.
+    let mut e = range.start;
+    while e < range.end {
+        let n = (range.end - e).min(4);
+        let mut acc = [0i64; 4];
+        for (i, p) in probabilities.iter().enumerate() {
+            let at = i * stride + e;
+            // Elements after the range are summed in vain rather than asked about.
+            if let Some(four) = values.get(at..at + 4) {
+                for j in 0..4 {
+                    acc[j] = acc[j].wrapping_add(p.get().wrapping_mul(four[j].get() as i64));
+                }
+            } else {
+                for (acc, v) in acc.iter_mut().zip(&values[at..at + n]) {
+                    *acc = acc.wrapping_add(p.get().wrapping_mul(v.get() as i64));
+                }
+            }
         }
-        out[e].set(acc >> 24);
+        for (out, acc) in out[e..e + n].iter_mut().zip(acc) {
+            out.set(acc >> 24);
+        }
+        e += n;
     }
 }
 

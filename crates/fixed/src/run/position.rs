@@ -13,8 +13,9 @@ use crate::state::{Buffers, Header};
 use crate::{Error, sampler};
 use std::vec::Vec;
 
-/// Multiplications of a job below which sharing it out costs more than it saves.
-const WORTH_SHARING: usize = 40_000;
+/// Multiplications of a job below which sharing it out costs more than it saves. In debug builds
+/// everything is shared, so that tests of small models try it.
+const WORTH_SHARING: usize = if cfg!(debug_assertions) { 1 } else { 40_000 };
 
 /// A whole operation, as the planner would name it.
 const WHOLE: Chunk = Chunk { units: 1, done: true, matrix: None };
@@ -136,7 +137,7 @@ impl<'p, 's> Pass<'p, 's> {
             |range: std::ops::Range<usize>| range.start * heads.size..range.end * heads.size;
         // A score takes about as long as four more multiplications, and these are slower than those
         // of matrix rows.
-        let worth = heads.count * heads.positions * (heads.size + 4) >= WORTH_SHARING / 4;
+        let worth = heads.count * heads.positions * (heads.size + 4) * 4 >= WORTH_SHARING;
         let own = self.team.start(worth);
         let range = own.of(heads.count, 1);
         let out = &mut b.n[elements(range.clone())];

@@ -30,7 +30,8 @@ impl Turns {
     /// Plans one more turn, unless the run is complete.
     fn step(&mut self) -> Result<(), Error> {
         if self.end.phase != phase::DONE {
-            let plan = Planner::new(self.config, self.request, self.allowance).plan(self.end)?;
+            let plan = Planner::new(self.config, self.request, self.allowance)
+                .plan(self.end, |_, _| ())?;
             self.end = plan.end;
             self.count += 1;
             self.work += plan.estimated_cu as u64;

@@ -15,6 +15,8 @@ use std::vec::Vec;
 /// Polls for a job before a member sleeps, and before the caller lets others run: some tens of
 /// microseconds, more than there usually is between two jobs.
 const SPINS: u32 = 4096;
+/// The same when there are more threads than processors to run them.
+const SPINS_IF_CROWDED: u32 = 16;
 
 /// Matrices that one job multiplies by the same input.
 pub(super) type Matrices<'s> = [Option<Rows<'s>>; 3];
@@ -77,6 +79,7 @@ pub(super) struct Team<'s> {
     /// Members that have finished it.
     finished: AtomicU32,
     dismissed: AtomicBool,
+    spins: u32,
     backend: Backend,
 }
 
@@ -90,7 +93,9 @@ struct Member {
 impl<'s> Team<'s> {
     /// A team of `threads`, the caller included.
     pub fn new(work: Work<'s>, threads: usize, backend: Backend) -> Team<'s> {
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         Team {
+            spins: if threads <= processors { SPINS } else { SPINS_IF_CROWDED },
             work: RwLock::new(work),
             members: (1..threads).map(|_| Member::default()).collect(),
             active: AtomicUsize::new(0),
@@ -141,7 +146,15 @@ impl<'s> Team<'s> {
     /// Waits for the members and gives what each computed to `collect`.
     pub fn finish(&self, own: Share, mut collect: impl FnMut(Share, &Part)) {
         if own.count > 1 {
-            wait(|| self.finished.load(Ordering::Acquire) as usize == own.index);
+            let mut spins = 0;
+            while self.finished.load(Ordering::Acquire) as usize != own.index {
+                if spins < self.spins {
+                    spins += 1;
+                    std::hint::spin_loop();
+                } else {
+                    std::thread::yield_now();
+                }
+            }
             for (index, member) in self.members[..own.index].iter().enumerate() {
                 collect(Share { index, ..own }, &lock(&member.part));
             }
@@ -182,7 +195,7 @@ impl<'s> Team<'s> {
 
     /// Returns when the job is another than `seen`.
     fn await_job(&self, member: &Member, seen: u32) {
-        for _ in 0..SPINS {
+        for _ in 0..self.spins {
             if self.job.load(Ordering::Acquire) != seen {
                 return;
             }
@@ -243,16 +256,4 @@ impl Part {
 
 fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
     part.lock().expect("a thread of the team panicked")
-}
-
-fn wait(done: impl Fn() -> bool) {
-    let mut spins = 0;
-    while !done() {
-        if spins < SPINS {
-            spins += 1;
-            std::hint::spin_loop();
-        } else {
-            std::thread::yield_now();
-        }
-    }
 }
