@@ -45,6 +45,8 @@ mod bytes;
 #[cfg(feature = "std")]
 pub mod convert;
 mod error;
+#[cfg(feature = "std")]
+pub mod exports;
 pub mod format;
 pub mod inference;
 pub mod planner;
