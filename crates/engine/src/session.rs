@@ -1,0 +1,284 @@
+//! One run of the exact core: a model, a state and the turns between them.
+//! Not files ([`saved`](crate::saved)), not records ([`receipt`](mod@crate::receipt)).
+
+use std::ops::ControlFlow;
+
+use fixed::StateInfo;
+use fixed::arith::{Backend, Scratch};
+use fixed::format::Config;
+use fixed::planner::{self, TurnPlan};
+
+use crate::artifact::Model;
+use crate::receipt::{Recorder, TurnRecord};
+use crate::{Digest, Error, Params, Temperature, params};
+
+/// The bytes of a state, aligned to eight as the core demands.
+#[derive(Debug, PartialEq, Eq)]
+pub struct State {
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl State {
+    /// `len` zero bytes.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`].
+    pub fn zeroed(len: usize) -> Result<Self, Error> {
+        let mut words = Vec::new();
+        words
+            .try_reserve_exact(len.div_ceil(8))
+            .map_err(|_| Error::DoesNotFit { what: "the state of the run", bytes: len as u64 })?;
+        words.resize(len.div_ceil(8), 0);
+        Ok(Self { words, len })
+    }
+
+    /// A copy of `bytes`, whatever they are.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`].
+    pub fn copy_of(bytes: &[u8]) -> Result<Self, Error> {
+        let mut state = Self::zeroed(bytes.len())?;
+        state.bytes_mut().copy_from_slice(bytes);
+        Ok(state)
+    }
+
+    /// A copy of `bytes` if they are a state of `config`; `name` is for the error.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] with the check that failed.
+    pub fn checked(config: Config, bytes: &[u8], name: &str) -> Result<Self, Error> {
+        match fixed::check_state(config, bytes) {
+            Ok(()) => Self::copy_of(bytes),
+            Err(fault) => Err(Error::corrupt(name, format!("a damaged state: {}", fault.what))),
+        }
+    }
+
+    /// The state.
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.len]
+    }
+
+    /// The state, to change.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.len]
+    }
+}
+
+/// Why a run stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The model ended its text with one of the two stop tokens.
+    EndOfText,
+    /// The asked number of tokens is made.
+    Length,
+    /// The asked number of turns is done, or the observer broke off; the run can go on.
+    Paused,
+}
+
+/// A run in progress.
+pub struct Session<'a> {
+    model: Model<'a>,
+    state: State,
+    backend: Backend,
+    scratch: Scratch,
+}
+
+impl<'a> Session<'a> {
+    /// Starts a run.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for parameters out of range, [`Error::DoesNotFit`].
+    pub fn new(model: Model<'a>, params: &Params) -> Result<Self, Error> {
+        let config = model.config();
+        let prompt = params::prompt_from_bytes(params.prompt.clone().into_bytes())?;
+        if params.max_tokens == 0 || params.max_tokens as usize > config.seq() {
+            return Err(Error::Refused(format!(
+                "{} tokens asked for: {} makes 1 to {}, its context",
+                params.max_tokens,
+                model.name(),
+                config.seq()
+            )));
+        }
+        let core = |source| Error::Core { doing: "starting the run", source };
+        let size = fixed::state_size(config, prompt.len(), params.max_tokens).map_err(core)?;
+        let mut state = State::zeroed(size)?;
+        let (temperature, seed) = (params.temperature.q16(), params.seed);
+        let bytes = state.bytes_mut();
+        fixed::init_state(config, bytes, prompt.as_bytes(), params.max_tokens, temperature, seed)
+            .map_err(core)?;
+        Ok(Self::with(model, state))
+    }
+
+    fn with(model: Model<'a>, state: State) -> Self {
+        Self { model, state, backend: Backend::detect(), scratch: Scratch::default() }
+    }
+
+    /// The same run on another arithmetic than the fastest, with the same outcome to the bit.
+    pub fn on(self, backend: Backend) -> Self {
+        Self { backend, ..self }
+    }
+
+    /// Continues a run from a state.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a state that is not one of this model's configuration.
+    pub fn from_state(model: Model<'a>, state: State) -> Result<Self, Error> {
+        fixed::check_state(model.config(), state.bytes())
+            .map_err(|fault| Error::corrupt("the state", fault.what))?;
+        Ok(Self::with(model, state))
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model<'a> {
+        &self.model
+    }
+
+    /// The state's bytes.
+    pub fn state(&self) -> &[u8] {
+        self.state.bytes()
+    }
+
+    /// Gives the state away.
+    pub fn into_state(self) -> State {
+        self.state
+    }
+
+    /// Where the run stands.
+    pub fn info(&self) -> StateInfo {
+        StateInfo::read(self.state()).expect("a session's state is always valid")
+    }
+
+    /// The most tokens the run makes.
+    pub fn max_tokens(&self) -> u32 {
+        fixed::read_u32(self.state(), 36)
+    }
+
+    /// The run's temperature.
+    pub fn temperature(&self) -> Temperature {
+        Temperature::from_q16(fixed::read_u32(self.state(), 40)).expect("checked with the state")
+    }
+
+    /// The arithmetic in use.
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// The text made so far. A character may still be incomplete at its end.
+    pub fn text(&self) -> &[u8] {
+        fixed::output_text(self.model.config(), self.state())
+    }
+
+    /// The tokens made so far.
+    pub fn tokens(&self) -> Vec<u32> {
+        let bytes = fixed::output_tokens(self.model.config(), self.state());
+        bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+    }
+
+    /// What the next turn will do.
+    ///
+    /// # Errors
+    /// [`Error::Core`] when the run is complete.
+    pub fn plan(&self) -> Result<TurnPlan, Error> {
+        planner::plan_turn(self.model.config(), self.state())
+            .map_err(|source| Error::Core { doing: "planning a turn", source })
+    }
+
+    /// Plans and runs one turn, and says what it did, without the digest of the state.
+    fn advance(&mut self) -> Result<TurnRecord, Error> {
+        let plan = self.plan()?;
+        let turn = self.info().turns + 1;
+        let result = fixed::turn_with(
+            self.backend,
+            &mut self.scratch,
+            &self.model.metadata(),
+            self.state.bytes_mut(),
+            &self.model.artifact().sections(&plan)[..plan.section_count],
+            planner::ALLOWANCE,
+        )
+        .map_err(|source| self.explain(source, turn))?;
+        Ok(TurnRecord {
+            sections: plan.sections().to_vec(),
+            estimated_cu: plan.estimated_cu,
+            max_generated: plan.max_generated,
+            work: result.work,
+            generated: result.generated,
+            state_sha256: Digest([0; 32]),
+        })
+    }
+
+    /// Plans and runs one turn.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the prompt turns out not to fit the model, [`Error::Unsound`] when
+    /// the model's numbers overflow, [`Error::Core`] otherwise. The state is then unusable.
+    pub fn turn(&mut self) -> Result<TurnRecord, Error> {
+        let mut record = self.advance()?;
+        record.state_sha256 = Digest::of(self.state());
+        Ok(record)
+    }
+
+    fn explain(&self, source: fixed::Error, turn: u64) -> Error {
+        let seq = self.model.config().seq();
+        match source {
+            fixed::Error::ContextExceeded => Error::Refused(format!(
+                "the prompt's {} tokens and the tokens asked for do not fit the context of {seq}: \
+                 shorten the prompt or ask for fewer tokens",
+                self.info().prompt_tokens
+            )),
+            fixed::Error::InvalidPrompt => Error::Refused(
+                "the prompt has a character this model's vocabulary cannot spell".into(),
+            ),
+            fixed::Error::Arithmetic => Error::Unsound { turn },
+            source => Error::Core { doing: "running a turn", source },
+        }
+    }
+
+    /// Runs until the end, or for `turns` turns, or until `observer` breaks off, which it is asked
+    /// after every turn with the bytes of text that are new. Fills `recorder` on the way.
+    ///
+    /// # Errors
+    /// Those of [`Session::turn`].
+    pub fn run(
+        &mut self,
+        turns: Option<u64>,
+        mut recorder: Option<&mut Recorder>,
+        mut observer: impl FnMut(&Self, &[u8]) -> ControlFlow<()>,
+    ) -> Result<Stop, Error> {
+        let mut left = turns.unwrap_or(u64::MAX);
+        while !self.info().complete {
+            if left == 0 {
+                return Ok(Stop::Paused);
+            }
+            left -= 1;
+            let seen = self.text().len();
+            match &mut recorder {
+                Some(recorder) => {
+                    let record = self.turn()?;
+                    recorder.record(self, record);
+                }
+                None => drop(self.advance()?),
+            }
+            if observer(self, &self.text()[seen..]).is_break() && !self.info().complete {
+                return Ok(Stop::Paused);
+            }
+        }
+        let stopped = self.tokens().last().is_some_and(|token| matches!(token, 1 | 2));
+        Ok(if stopped { Stop::EndOfText } else { Stop::Length })
+    }
+}
+
+/// How many tokens `prompt` becomes, and how many the context then has room to generate.
+///
+/// # Errors
+/// Those of [`Session::new`] and [`Session::turn`].
+pub fn room(model: Model<'_>, prompt: &str) -> Result<(u32, u32), Error> {
+    let prompt = prompt.to_owned();
+    let params = Params { prompt, max_tokens: 1, temperature: Default::default(), seed: 0 };
+    let mut session = Session::new(model, &params)?;
+    while session.info().phase < planner::phase::EMBEDDING {
+        session.advance()?;
+    }
+    let tokens = session.info().prompt_tokens;
+    Ok((tokens, model.config().seq() as u32 + 1 - tokens))
+}

@@ -1,0 +1,54 @@
+//! One file a command: its arguments and the library call they become.
+
+mod convert;
+mod exact;
+mod help;
+mod inspect;
+mod options;
+mod quote;
+mod resume;
+mod run;
+mod verify;
+
+use clap::{Parser, Subcommand};
+
+use crate::exit::Code;
+
+/// Facit, the answer key: language models with the same bits on every machine.
+#[derive(Parser)]
+#[command(name = "facit", version, arg_required_else_help = true, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Continue a prompt with a model
+    Run(run::Args),
+    /// Go on with a paused run
+    Resume(resume::Args),
+    /// Replay a receipt and name the first turn that differs
+    Verify(verify::Args),
+    /// Say how many turns and compute units a run takes
+    Quote(quote::Args),
+    /// Show what is in a model, a saved state or a receipt
+    Inspect(inspect::Args),
+    /// Convert a llama2.c checkpoint into a model
+    Convert(convert::Args),
+    /// Explain a command or a topic (exit-codes)
+    Help(help::Args),
+}
+
+/// Runs the command.
+pub fn dispatch(command: Command) -> anyhow::Result<Code> {
+    match command {
+        Command::Run(args) => run::run(args),
+        Command::Resume(args) => resume::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::Quote(args) => quote::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Convert(args) => convert::run(args),
+        Command::Help(args) => help::run(args),
+    }
+}

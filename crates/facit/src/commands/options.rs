@@ -1,0 +1,173 @@
+//! Options that several commands share, and how they become what the engine takes.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal as _, Read as _};
+use std::path::{Path, PathBuf};
+
+use engine::params::{DEFAULT_MAX_TOKENS, MAX_PROMPT_BYTES, prompt_from_bytes};
+use engine::{Artifact, Digest, Params, Temperature};
+
+use crate::exit::Usage;
+
+/// What the built-in model continues when nobody says.
+pub const BUILTIN_PROMPT: &str = "Once upon a time";
+
+#[derive(clap::Args)]
+pub struct ModelOptions {
+    /// The model: a file made by `facit convert`, or `builtin`
+    #[arg(short, long, value_name = "PATH|builtin")]
+    pub model: Option<PathBuf>,
+    /// Refuse the model unless its SHA-256 is this one
+    #[arg(long, value_name = "SHA256", value_parser = digest)]
+    pub expect_digest: Option<Digest>,
+}
+
+impl ModelOptions {
+    /// Opens the model; the built-in one when none is named.
+    pub fn open(&self) -> anyhow::Result<Artifact> {
+        let artifact = match &self.model {
+            Some(path) if path != Path::new("builtin") => {
+                if path.join("config.json").is_file() {
+                    return Err(refuse_directory(path).into());
+                }
+                Artifact::open(path)?
+            }
+            _ => Artifact::builtin(),
+        };
+        if let Some(expected) = self.expect_digest {
+            artifact.model().check_digest(expected)?;
+        }
+        Ok(artifact)
+    }
+}
+
+/// Directories hold models of another kind than the exact core's.
+pub fn refuse_directory(path: &Path) -> Usage {
+    Usage(format!(
+        "{} is a model directory (it has a config.json), and this version runs only models made by \
+         `facit convert` and the built-in one",
+        path.display()
+    ))
+}
+
+fn digest(text: &str) -> Result<Digest, String> {
+    Digest::from_hex(text).ok_or_else(|| "not 64 lower-case hexadecimal digits".into())
+}
+
+#[derive(clap::Args)]
+pub struct PromptOptions {
+    /// The text to continue; `-` reads it from standard input
+    #[arg(value_name = "PROMPT")]
+    pub prompt: Option<OsString>,
+    /// Read the prompt from a file
+    ///
+    /// Here and on standard input, one line end at the very end is not part of the prompt.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    pub prompt_file: Option<PathBuf>,
+}
+
+impl PromptOptions {
+    /// The prompt's text.
+    pub fn read(&self) -> anyhow::Result<String> {
+        let bytes = match (&self.prompt, &self.prompt_file) {
+            (Some(dash), _) if dash == "-" => {
+                if std::io::stdin().is_terminal() {
+                    crate::ui::note("reading the prompt from the terminal; end it with Ctrl-D");
+                }
+                read_prompt(std::io::stdin().lock(), "standard input")?
+            }
+            (Some(prompt), _) => {
+                if Path::new(prompt).join("config.json").is_file() {
+                    return Err(refuse_directory(Path::new(prompt)).into());
+                }
+                prompt.to_owned().into_encoded_bytes()
+            }
+            (None, Some(path)) => {
+                let name = path.display();
+                let file = std::fs::File::open(path)
+                    .map_err(|e| Usage(format!("cannot read the prompt file {name}: {e}")))?;
+                read_prompt(file, &name.to_string())?
+            }
+            (None, None) => BUILTIN_PROMPT.into(),
+        };
+        Ok(prompt_from_bytes(bytes)?)
+    }
+}
+
+/// Reads no more than it takes to see that a prompt is too long.
+fn read_prompt(from: impl std::io::Read, name: &str) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = MAX_PROMPT_BYTES as u64 + 3;
+    from.take(limit)
+        .read_to_end(&mut bytes)
+        .map_err(|e| Usage(format!("cannot read the prompt from {name}: {e}")))?;
+    if bytes.len() as u64 == limit {
+        return Err(Usage(format!(
+            "the prompt from {name} is longer than the {MAX_PROMPT_BYTES} bytes the exact core takes"
+        ))
+        .into());
+    }
+    if bytes.pop_if(|byte| *byte == b'\n').is_some() {
+        bytes.pop_if(|byte| *byte == b'\r');
+    }
+    Ok(bytes)
+}
+
+#[derive(clap::Args)]
+pub struct SamplingOptions {
+    /// The most tokens to make [default: 256, or as many as the context has room for]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: Option<u32>,
+    /// 0 (always the most probable token) to 16; a decimal number, rounded to 1/65536 exactly
+    #[arg(long, value_name = "T", default_value = "0")]
+    pub temperature: Temperature,
+    /// The start of the random numbers, used above temperature 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
+impl SamplingOptions {
+    /// The run's parameters for `prompt`.
+    pub fn params(&self, model: engine::Model<'_>, prompt: String) -> anyhow::Result<Params> {
+        let max_tokens = match self.max_tokens {
+            Some(n) => n,
+            None => {
+                let (_, room) = engine::session::room(model, &prompt)?;
+                room.min(DEFAULT_MAX_TOKENS)
+            }
+        };
+        Ok(Params { prompt, max_tokens, temperature: self.temperature, seed: self.seed })
+    }
+}
+
+#[derive(clap::Args)]
+pub struct MachineOptions {
+    /// The arithmetic to use; `facit bench` lists what this machine has. Never changes a bit
+    #[arg(long, value_name = "NAME", value_parser = backend)]
+    pub backend: Option<engine::Backend>,
+}
+
+impl MachineOptions {
+    /// The backend asked for, or the fastest.
+    pub fn backend(&self) -> engine::Backend {
+        self.backend.unwrap_or_else(engine::Backend::detect)
+    }
+}
+
+/// Parses a number of threads.
+pub fn threads() -> impl clap::builder::TypedValueParser<Value = usize> {
+    use clap::builder::TypedValueParser as _;
+    clap::value_parser!(u16).range(1..).map(usize::from)
+}
+
+/// As many threads as the machine runs at once.
+pub fn all_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn backend(name: &str) -> Result<engine::Backend, String> {
+    engine::Backend::supported().find(|b| b.name() == name).ok_or_else(|| {
+        let names: Vec<_> = engine::Backend::supported().map(|b| b.name()).collect();
+        format!("this machine has {}", names.join(", "))
+    })
+}

@@ -1,0 +1,78 @@
+//! `facit verify`.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use engine::receipt::Receipt;
+use engine::verify::{Order, verify};
+use serde::Serialize;
+
+use super::options::ModelOptions;
+use crate::exit::Code;
+use crate::ui::{self, Out, units};
+
+/// Replay a receipt and name the first turn that differs
+#[derive(clap::Args)]
+pub struct Args {
+    /// The receipt, made by `facit run --receipt`
+    receipt: PathBuf,
+    #[command(flatten)]
+    model: ModelOptions,
+    /// Run every turn in order instead of stretches of turns at the same time
+    #[arg(long)]
+    sequential: bool,
+    /// Threads to replay with [default: all]
+    #[arg(long, value_name = "N", conflicts_with = "sequential", value_parser = super::options::threads())]
+    threads: Option<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    verified: bool,
+    model_sha256: engine::Digest,
+    numerics: String,
+    turns: usize,
+    tokens: usize,
+    complete: bool,
+    seconds: f64,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Code> {
+    let receipt = Receipt::open(&args.receipt)?;
+    let artifact = args.model.open()?;
+    let threads = args.threads.unwrap_or_else(super::options::all_threads);
+    let order = if args.sequential { Order::Sequential } else { Order::Parallel { threads } };
+    let bar = ui::bar(receipt.turns.len() as u64, "turns", args.quiet || args.json);
+    let started = Instant::now();
+    let outcome = verify(&receipt, artifact.model(), order, &|| bar.inc(1));
+    bar.finish_and_clear();
+    outcome?;
+    let report = Report {
+        verified: true,
+        model_sha256: receipt.model.sha256,
+        numerics: receipt.numerics,
+        turns: receipt.turns.len(),
+        tokens: receipt.tokens.len(),
+        complete: receipt.complete,
+        seconds: started.elapsed().as_secs_f64(),
+    };
+    let mut out = Out::default();
+    if args.json {
+        out.json(&report)?;
+    } else if !args.quiet {
+        out.line(&format!(
+            "verified: {} turns and {} tokens of {} are as recorded ({})",
+            units::count(report.turns as u64),
+            units::count(report.tokens as u64),
+            if report.complete { "a complete run" } else { "a paused run" },
+            units::seconds(report.seconds),
+        ))?;
+    }
+    Ok(Code::Ok)
+}
