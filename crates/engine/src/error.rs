@@ -66,13 +66,10 @@ pub enum Error {
     },
     /// The model's numbers left their range: the output up to here cannot be trusted.
     #[error(
-        "turn {turn}: a key or value does not fit the cache's 32 bits: this model's weights \
-         cannot be run in fixed point, and text made so far is unsound"
+        "a key or value does not fit the cache's 32 bits: this model's weights cannot be run in \
+         fixed point, and text made so far is unsound"
     )]
-    Unsound {
-        /// The turn in which it happened, from 1.
-        turn: u64,
-    },
+    Unsound,
     /// The integer core refused for a reason none of the above names.
     #[error("{doing}: core error {} ({source:?})", *source as u32)]
     Core {

@@ -11,12 +11,10 @@ use serde::Serialize;
 use crate::artifact::{self, Artifact, Model};
 use crate::receipt::{self, Receipt};
 use crate::saved::{self, Saved};
-use crate::{Digest, Error, NUMERICS, convert, files};
+use crate::{Digest, Error, NUMERICS, convert, files, session};
 
 /// The first eight bytes of a bare state.
 const STATE_TAG: &[u8; 8] = b"CURTAST2";
-/// Where its prompt starts.
-const STATE_HEADER: usize = 128;
 
 /// What a file's first bytes, and sometimes its length, say it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +224,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
             let mut report = StateReport::of(saved.state.bytes(), &name)?;
             let text = fixed::output_text(saved.config, saved.state.bytes());
             report.text = Some(String::from_utf8_lossy(text).into_owned());
-            report.prompt = Some(prompt(saved.state.bytes()));
+            report.prompt = Some(session::prompt_of(saved.state.bytes()));
             report.envelope = Some(EnvelopeReport {
                 model_sha256: saved.model,
                 numerics: NUMERICS,
@@ -240,12 +238,6 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         }
         other => Err(Error::corrupt(name, other.hint())),
     }
-}
-
-/// The prompt in a checked state.
-fn prompt(state: &[u8]) -> String {
-    let len = read_u32(state, 28) as usize;
-    String::from_utf8_lossy(&state[STATE_HEADER..][..len]).into_owned()
 }
 
 impl ArtifactReport {
@@ -304,10 +296,10 @@ impl StateReport {
             position: info.position,
             prompt_tokens: info.prompt_tokens,
             generated: info.generated,
-            max_tokens: read_u32(state, 36),
+            max_tokens: read_u32(state, session::MAX_TOKENS),
             turns: info.turns,
-            temperature_q16: read_u32(state, 40),
-            seed: read_u64(state, 72),
+            temperature_q16: read_u32(state, session::TEMPERATURE),
+            seed: read_u64(state, session::SEED),
             complete: info.complete,
             prompt: None,
             text: None,

@@ -24,6 +24,7 @@ pub use digest::Digest;
 pub use error::Error;
 pub use fixed::StateInfo;
 pub use fixed::arith::Backend;
+pub use fixed::run::MAX_THREADS;
 pub use params::{Params, Temperature};
 pub use session::Session;
 

@@ -7,10 +7,18 @@ use fixed::StateInfo;
 use fixed::arith::{Backend, Scratch};
 use fixed::format::Config;
 use fixed::planner::{self, TurnPlan};
+use fixed::run::{self, Options, Until};
 
 use crate::artifact::Model;
 use crate::receipt::{Recorder, TurnRecord};
 use crate::{Digest, Error, Params, Temperature, params};
+
+/// Bytes of a state before its prompt, and where in them words lie that [`StateInfo`] has not.
+pub(crate) const STATE_HEADER: usize = 128;
+const PROMPT_LEN: usize = 28;
+pub(crate) const MAX_TOKENS: usize = 36;
+pub(crate) const TEMPERATURE: usize = 40;
+pub(crate) const SEED: usize = 72;
 
 /// The bytes of a state, aligned to eight as the core demands.
 #[derive(Debug, PartialEq, Eq)]
@@ -72,7 +80,7 @@ pub enum Stop {
     EndOfText,
     /// The asked number of tokens is made.
     Length,
-    /// The asked number of turns is done, or the observer broke off; the run can go on.
+    /// Before its end: the run can go on.
     Paused,
 }
 
@@ -81,6 +89,7 @@ pub struct Session<'a> {
     model: Model<'a>,
     state: State,
     backend: Backend,
+    threads: usize,
     scratch: Scratch,
 }
 
@@ -111,12 +120,13 @@ impl<'a> Session<'a> {
     }
 
     fn with(model: Model<'a>, state: State) -> Self {
-        Self { model, state, backend: Backend::detect(), scratch: Scratch::default() }
+        Self { model, state, backend: Backend::detect(), threads: 1, scratch: Scratch::default() }
     }
 
-    /// The same run on another arithmetic than the fastest, with the same outcome to the bit.
-    pub fn on(self, backend: Backend) -> Self {
-        Self { backend, ..self }
+    /// The same run on another arithmetic than the fastest, or on more threads than one, with the
+    /// same outcome to the bit. Single turns always take one thread.
+    pub fn on(self, backend: Backend, threads: usize) -> Self {
+        Self { backend, threads, ..self }
     }
 
     /// Continues a run from a state.
@@ -151,12 +161,18 @@ impl<'a> Session<'a> {
 
     /// The most tokens the run makes.
     pub fn max_tokens(&self) -> u32 {
-        fixed::read_u32(self.state(), 36)
+        fixed::read_u32(self.state(), MAX_TOKENS)
     }
 
     /// The run's temperature.
     pub fn temperature(&self) -> Temperature {
-        Temperature::from_q16(fixed::read_u32(self.state(), 40)).expect("checked with the state")
+        Temperature::from_q16(fixed::read_u32(self.state(), TEMPERATURE))
+            .expect("checked with the state")
+    }
+
+    /// The threads [`Session::run`] uses.
+    pub fn threads(&self) -> usize {
+        self.threads
     }
 
     /// The arithmetic in use.
@@ -187,7 +203,6 @@ impl<'a> Session<'a> {
     /// Plans and runs one turn, and says what it did, without the digest of the state.
     fn advance(&mut self) -> Result<TurnRecord, Error> {
         let plan = self.plan()?;
-        let turn = self.info().turns + 1;
         let result = fixed::turn_with(
             self.backend,
             &mut self.scratch,
@@ -196,7 +211,7 @@ impl<'a> Session<'a> {
             &self.model.artifact().sections(&plan)[..plan.section_count],
             planner::ALLOWANCE,
         )
-        .map_err(|source| self.explain(source, turn))?;
+        .map_err(|source| self.explain(source))?;
         Ok(TurnRecord {
             sections: plan.sections().to_vec(),
             estimated_cu: plan.estimated_cu,
@@ -218,54 +233,93 @@ impl<'a> Session<'a> {
         Ok(record)
     }
 
-    fn explain(&self, source: fixed::Error, turn: u64) -> Error {
-        let seq = self.model.config().seq();
+    /// Says in the words of a request what the core has a number for.
+    fn explain(&self, source: fixed::Error) -> Error {
         match source {
-            fixed::Error::ContextExceeded => Error::Refused(format!(
-                "the prompt's {} tokens and the tokens asked for do not fit the context of {seq}: \
-                 shorten the prompt or ask for fewer tokens",
-                self.info().prompt_tokens
-            )),
+            fixed::Error::ContextExceeded => Error::Refused(self.too_long()),
             fixed::Error::InvalidPrompt => Error::Refused(
                 "the prompt has a character this model's vocabulary cannot spell".into(),
             ),
-            fixed::Error::Arithmetic => Error::Unsound { turn },
+            fixed::Error::Arithmetic => Error::Unsound,
             source => Error::Core { doing: "running a turn", source },
         }
     }
 
-    /// Runs until the end, or for `turns` turns, or until `observer` breaks off, which it is asked
-    /// after every turn with the bytes of text that are new. Fills `recorder` on the way.
+    fn too_long(&self) -> String {
+        let seq = self.model.config().seq();
+        let prompt = prompt_of(self.state());
+        let asked = self.max_tokens();
+        match room(self.model, &prompt) {
+            Ok((tokens, room)) => format!(
+                "the context of {seq} has room for the prompt's {tokens} tokens and {room} more, \
+                 not {asked}: ask for fewer with -n"
+            ),
+            Err(_) => format!("the prompt has more tokens than the context of {seq}: shorten it"),
+        }
+    }
+
+    /// Runs until the end, or for `turns` turns, or until `on_text` breaks off, which gets the
+    /// bytes of text as they are made; then the run stops where the present turn ends.
     ///
     /// # Errors
     /// Those of [`Session::turn`].
     pub fn run(
         &mut self,
         turns: Option<u64>,
-        mut recorder: Option<&mut Recorder>,
-        mut observer: impl FnMut(&Self, &[u8]) -> ControlFlow<()>,
+        on_text: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<Stop, Error> {
+        if self.info().complete || turns == Some(0) {
+            return Ok(self.stop());
+        }
+        let options =
+            Options { backend: self.backend, threads: self.threads, allowance: planner::ALLOWANCE };
+        run::Model::new(self.model.artifact())
+            .run(
+                self.state.bytes_mut(),
+                options,
+                turns.map_or(Until::Complete, Until::Turns),
+                &mut |token| on_text(token.text),
+            )
+            .map_err(|source| self.explain(source))?;
+        Ok(self.stop())
+    }
+
+    /// [`Session::run`] turn by turn, with a record of each.
+    ///
+    /// # Errors
+    /// Those of [`Session::turn`].
+    pub fn run_recorded(
+        &mut self,
+        turns: Option<u64>,
+        recorder: &mut Recorder,
+        on_text: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<Stop, Error> {
         let mut left = turns.unwrap_or(u64::MAX);
-        while !self.info().complete {
-            if left == 0 {
-                return Ok(Stop::Paused);
-            }
+        while left > 0 && !self.info().complete {
             left -= 1;
             let seen = self.text().len();
-            match &mut recorder {
-                Some(recorder) => {
-                    let record = self.turn()?;
-                    recorder.record(self, record);
-                }
-                None => drop(self.advance()?),
-            }
-            if observer(self, &self.text()[seen..]).is_break() && !self.info().complete {
-                return Ok(Stop::Paused);
+            let record = self.turn()?;
+            recorder.record(self, record);
+            if on_text(&self.text()[seen..]).is_break() {
+                break;
             }
         }
-        let stopped = self.tokens().last().is_some_and(|token| matches!(token, 1 | 2));
-        Ok(if stopped { Stop::EndOfText } else { Stop::Length })
+        Ok(self.stop())
     }
+
+    fn stop(&self) -> Stop {
+        match self.tokens().last() {
+            _ if !self.info().complete => Stop::Paused,
+            Some(1 | 2) => Stop::EndOfText,
+            _ => Stop::Length,
+        }
+    }
+}
+
+/// The prompt in a valid state.
+pub(crate) fn prompt_of(state: &[u8]) -> String {
+    let len = fixed::read_u32(state, PROMPT_LEN) as usize;
+    String::from_utf8_lossy(&state[STATE_HEADER..][..len]).into_owned()
 }
 
 /// How many tokens `prompt` becomes, and how many the context then has room to generate.

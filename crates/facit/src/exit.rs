@@ -82,7 +82,7 @@ impl Code {
             Error::Corrupt { .. } => Self::Model,
             Error::Mismatch { .. } | Error::TurnDiffers { .. } => Self::Mismatch,
             Error::DoesNotFit { .. } => Self::DoesNotFit,
-            Error::Unsound { .. } => Self::Unsound,
+            Error::Unsound => Self::Unsound,
             _ => Self::Failed,
         }
     }

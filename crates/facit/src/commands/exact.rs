@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use engine::receipt::Recorder;
 use engine::session::Stop;
-use engine::{Digest, Params, Session, Temperature};
+use engine::{Digest, Params, Session};
 use serde::Serialize;
 
 use crate::exit::{Code, Usage};
@@ -45,7 +45,7 @@ pub fn drive(
     let before = session.info();
     let started = Instant::now();
     let mut failed = None;
-    let stop = session.run(options.turns, recorder.as_mut(), |_, text| {
+    let mut on_text = |text: &[u8]| {
         if !options.json {
             failed = out.bytes(text).err();
         }
@@ -55,7 +55,11 @@ pub fn drive(
         } else {
             ControlFlow::Continue(())
         }
-    })?;
+    };
+    let stop = match &mut recorder {
+        Some(recorder) => session.run_recorded(options.turns, recorder, &mut on_text)?,
+        None => session.run(options.turns, &mut on_text)?,
+    };
     let seconds = started.elapsed().as_secs_f64();
     if let Some(path) = &options.save {
         engine::saved::save(path, &session)?;
@@ -138,6 +142,7 @@ struct Facit {
     turns: u64,
     turns_now: u64,
     backend: &'static str,
+    threads: usize,
     seconds: f64,
     positions_per_second: f64,
     saved: Option<PathBuf>,
@@ -180,11 +185,12 @@ impl Report {
                 state_sha256: Digest::of(session.state()),
                 complete: info.complete,
                 max_tokens: session.max_tokens(),
-                temperature: Temperature::to_string(&temperature),
+                temperature: temperature.to_string(),
                 temperature_q16: temperature.q16(),
                 turns: info.turns,
                 turns_now: info.turns - before.turns,
                 backend: session.backend().name(),
+                threads: session.threads(),
                 seconds,
                 positions_per_second: f64::from(info.position - before.position) / seconds,
                 saved: options.save.clone(),
@@ -200,7 +206,7 @@ impl Report {
             ui::note("");
         }
         ui::note(&ui::dim(&format!(
-            "{}: {} prompt + {} generated tokens, {} turns, {} ({} positions/s, {})",
+            "{}: {} prompt + {} generated tokens, {} turns, {} ({} positions/s, {} on {})",
             self.model,
             usage.prompt_tokens,
             usage.completion_tokens,
@@ -208,6 +214,7 @@ impl Report {
             units::seconds(facit.seconds),
             units::count(facit.positions_per_second as u64),
             facit.backend,
+            units::plural(facit.threads as u64, "thread"),
         )));
         ui::note(&ui::dim(&format!("state sha256 {}", facit.state_sha256)));
         if let Some(path) = &facit.receipt {

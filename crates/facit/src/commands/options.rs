@@ -145,6 +145,9 @@ pub struct MachineOptions {
     /// The arithmetic to use; `facit bench` lists what this machine has. Never changes a bit
     #[arg(long, value_name = "NAME", value_parser = backend)]
     pub backend: Option<engine::Backend>,
+    /// Threads to run on; more than one pay off on large models. Never changes a bit
+    #[arg(long, value_name = "N", default_value = "1", value_parser = threads())]
+    pub threads: usize,
 }
 
 impl MachineOptions {
@@ -154,10 +157,13 @@ impl MachineOptions {
     }
 }
 
+/// What the exact core can use.
+const MAX_THREADS: i64 = engine::MAX_THREADS as i64;
+
 /// Parses a number of threads.
 pub fn threads() -> impl clap::builder::TypedValueParser<Value = usize> {
     use clap::builder::TypedValueParser as _;
-    clap::value_parser!(u16).range(1..).map(usize::from)
+    clap::value_parser!(u16).range(1..=MAX_THREADS).map(usize::from)
 }
 
 /// As many threads as the machine runs at once.

@@ -44,7 +44,8 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
     let prompt = args.prompt.read()?;
     let artifact = args.model.open()?;
     let params = args.sampling.params(artifact.model(), prompt)?;
-    let session = Session::new(artifact.model(), &params)?.on(args.machine.backend());
+    let session =
+        Session::new(artifact.model(), &params)?.on(args.machine.backend(), args.machine.threads);
     // On a terminal the text reads on from its prompt; a pipe gets the continuation alone.
     if ui::interactive() && !args.run.json && !args.run.quiet {
         eprint_prompt(&params.prompt);

@@ -13,6 +13,11 @@ pub fn count(n: u64) -> String {
     out
 }
 
+/// `1 thread`, `2 threads`.
+pub fn plural(n: u64, what: &str) -> String {
+    format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 /// `1.23 MB`, powers of ten; whole bytes below 1,000.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
