@@ -328,6 +328,14 @@ pub enum StepError {
         /// As fed.
         got: usize,
     },
+    /// A scale byte that is not a number.
+    #[error("tensor {name}: scale {index} is NaN (damaged; check the files with verify-model)")]
+    NanScale {
+        /// Tensor name.
+        name: String,
+        /// Index of the byte in the tensor (or in the row fed of it).
+        index: usize,
+    },
     /// Arithmetic that left the finite numbers, found where it first shows.
     #[error(
         "layer {layer}: {what} is not finite at position {position} \

@@ -4,7 +4,7 @@
 use crate::checkpoint::Checkpoint;
 use crate::random;
 use models::machine::{
-    Chunk, DType, Fed, Logits, Model, Step, StepError, Stored, TensorSpec, Want,
+    Chunk, DType, Fed, Layout, Logits, Model, Step, StepError, Stored, TensorSpec, Want,
 };
 use numerics::Kernels;
 use std::collections::HashMap;
@@ -116,7 +116,20 @@ impl Resident {
         kernels: &Kernels,
         mut step: M::Step<'_>,
     ) -> Result<Vec<f32>, HostError> {
-        let layout = model.layout();
+        self.drive(model.layout(), kernels, &mut step)?;
+        Ok(step.logits().to_vec())
+    }
+
+    /// Feeds any step until it wants nothing more.
+    ///
+    /// # Errors
+    /// As [`Resident::feed`].
+    pub fn drive(
+        &self,
+        layout: &Layout,
+        kernels: &Kernels,
+        step: &mut dyn Step,
+    ) -> Result<(), HostError> {
         let mut reads = 0;
         while let Some(want) = step.want() {
             if self.habits.fail_at == Some(reads) {
@@ -162,7 +175,7 @@ impl Resident {
                 }
             }
         }
-        Ok(step.logits().to_vec())
+        Ok(())
     }
 
     /// Runs `tokens` through one sequence in chunks of `chunk` and returns the logits of every

@@ -1,6 +1,8 @@
 //! Golden data of `vectors/deepseek_v41`, for the tests named `ds41_*`.
 #![allow(dead_code)]
 
+pub mod tiny;
+
 use models::compare::{Tolerance, compare};
 use models::tensor_file::TensorFile;
 use std::path::PathBuf;

@@ -10,7 +10,7 @@ pub use constants::{
 
 use super::config::Config;
 use super::linear::{Linear, Regime};
-use numerics::{Error, Kernels, bf16, e8m0, elementary, fp8};
+use numerics::{Error, Kernels, bf16, elementary};
 
 /// Table rows of one position in one layer, `[order, head]` flattened.
 ///
@@ -35,21 +35,6 @@ pub fn hash_rows(recent: &[u32], pad: u32, hash: &LayerHash) -> Vec<u64> {
         }
     }
     rows
-}
-
-/// Dequantises one table row, e4m3 codes with an e8m0 scale for every 32: exact in bf16.
-///
-/// # Errors
-/// If a scale is NaN.
-pub fn dequantise_row(codes: &[u8], scales: &[u8], out: &mut Vec<f32>) -> Result<(), Error> {
-    for (b, (codes, &scale)) in codes.chunks(super::tensors::SCALE_BLOCK).zip(scales).enumerate() {
-        if scale == e8m0::NAN {
-            return Err(Error::NanScale { index: b });
-        }
-        let scale = e8m0::decode(scale);
-        out.extend(codes.iter().map(|&c| fp8::decode(c) * scale));
-    }
-    Ok(())
 }
 
 /// An engram layer's weights.
