@@ -379,6 +379,12 @@ fn public() -> Option<PathBuf> {
 }
 
 #[test]
+fn own_operations() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors/kimi_k3/ops");
+    run_all(&dir, "own");
+}
+
+#[test]
 fn public_operations() {
     if let Some(dir) = public() {
         run_all(&dir.join("ops"), "public");
