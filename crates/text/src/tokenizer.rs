@@ -223,6 +223,20 @@ impl Tokenizer {
         self.vocab.get(id).ok_or(Error::UnknownId { id, vocab_size: self.vocab_size() })
     }
 
+    /// The token as its vocabulary file writes it: for DeepSeek's in byte-level characters; else its text,
+    /// with U+FFFD where it is no text.
+    ///
+    /// # Errors
+    /// An id outside the vocabulary.
+    pub fn vocabulary_string(&self, id: u32) -> Result<String, Error> {
+        let bytes = self.token(id)?;
+        if self.family == Family::KimiK3 || self.is_control(id) {
+            return Ok(String::from_utf8_lossy(bytes).into_owned());
+        }
+        let chars = crate::tokenizer_json::byte_chars();
+        Ok(bytes.iter().map(|&b| chars[b as usize]).collect())
+    }
+
     /// The id of a control token by its spelling.
     ///
     /// # Errors
