@@ -25,6 +25,8 @@ pub mod cache;
 pub mod check;
 pub mod compressor;
 pub mod config;
+#[cfg(test)]
+mod csa_tests;
 mod cx;
 pub mod engram;
 pub mod hc;

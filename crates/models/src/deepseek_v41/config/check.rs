@@ -14,6 +14,10 @@ pub const MAX_HC_MULT: usize = 8;
 pub const MAX_HC_ITERS: usize = 1000;
 /// Longest n-gram.
 pub const MAX_NGRAM: usize = 8;
+/// Most layers with engram tables.
+pub const MAX_ENGRAM_LAYERS: usize = 64;
+/// Most rows a position looks up in one table.
+pub const MAX_LOOKUPS: usize = 1024;
 /// Most rows of an engram table: row numbers travel as u64, sizes stay below 2^48 bytes.
 pub const MAX_ENGRAM_ROWS: u64 = 1 << 36;
 
@@ -243,13 +247,32 @@ fn engram(c: &Config) -> Checked {
         e.pad_id,
         "a token of the vocabulary",
     )?;
-    require(e.first_prime >= 2, "engram_vocab_size", e.first_prime, "at least 2")?;
+    require(
+        e.layers.len() <= MAX_ENGRAM_LAYERS,
+        "engram_layer_ids",
+        e.layers.len(),
+        format!("at most {MAX_ENGRAM_LAYERS} layers"),
+    )?;
+    require(
+        e.lookups() <= MAX_LOOKUPS,
+        "engram_n_heads",
+        e.heads,
+        format!("at most {MAX_LOOKUPS} lookups a position"),
+    )?;
     for &rows in &e.rows {
         require(
             (1..=MAX_ENGRAM_ROWS).contains(&rows),
             "engram_num_embeddings",
             rows,
             format!("1 to {MAX_ENGRAM_ROWS}"),
+        )?;
+        // Each lookup has a prime of at least this size; this also bounds the search for them.
+        let most = rows / e.lookups() as u64;
+        require(
+            (2..=most).contains(&e.first_prime),
+            "engram_vocab_size",
+            e.first_prime,
+            format!("2 to {most}, so that the primes' sum can be engram_num_embeddings ({rows})"),
         )?;
     }
     Ok(())
