@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 pub mod alloc;
 pub mod checkpoint;
 pub mod fixed_goldens;
+pub mod fixed_hostile;
 pub mod fixed_models;
 pub mod host;
 pub mod k3;
