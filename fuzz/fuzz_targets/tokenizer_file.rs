@@ -1,0 +1,6 @@
+//! Bytes as a llama2.c tokenizer file. The checks are `testkit::fixed_hostile`'s, which `cargo test` runs too.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    testkit::fixed_hostile::tokenizer_file(bytes);
+});
