@@ -53,6 +53,7 @@ mod matrix;
 pub mod norm;
 pub mod quantize;
 mod select;
+mod simd;
 
 pub use backend::Backend;
 pub use dot::{LANES, dot, dot64};

@@ -42,7 +42,7 @@ pub enum Weights<'a> {
         scales: &'a [u8],
         /// Rows of a block.
         block_rows: usize,
-        /// Columns of a block, a multiple of 16.
+        /// Columns of a block, a multiple of 32.
         block_cols: usize,
     },
 }
@@ -95,8 +95,8 @@ impl<'a> Matrix<'a> {
                 }
             }
             Weights::Fp8 { codes, scales, block_rows, block_cols } => {
-                if block_rows == 0 || block_cols == 0 || !block_cols.is_multiple_of(16) {
-                    return Err(shape("fp8 in blocks whose width is not a multiple of 16"));
+                if block_rows == 0 || block_cols == 0 || !block_cols.is_multiple_of(32) {
+                    return Err(shape("fp8 in blocks whose width is not a multiple of 32"));
                 }
                 size("fp8 codes", rows, Some(cols), codes.len())?;
                 let (r, c) = (rows.div_ceil(block_rows), cols.div_ceil(block_cols));
@@ -134,6 +134,19 @@ impl<'a> Matrix<'a> {
     /// Columns of the matrix (inputs of a product).
     pub fn cols(&self) -> usize {
         self.cols
+    }
+
+    /// The stored values.
+    pub fn weights(&self) -> Weights<'a> {
+        self.weights
+    }
+
+    pub(crate) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    pub(crate) fn first_row(&self) -> usize {
+        self.first_row
     }
 
     /// The rows `range` as a matrix of their own. Panics if the range is empty or too long.

@@ -1,0 +1,99 @@
+//! AVX-512F: eight `f64` a vector, lanes in their natural order.
+#![allow(unsafe_code)]
+// The whole file is one promise, made at the `impl`: blocks would repeat it at every instruction.
+#![allow(unsafe_op_in_unsafe_fn)]
+
+use super::format::e4m3_unit;
+use super::{Lanes, UNIT, entry_points};
+use crate::dot::LANES;
+use crate::{e8m0, fp4};
+use std::arch::x86_64::*;
+
+entry_points!("avx512f,avx2,fma", Avx512);
+
+/// See the module.
+pub(crate) struct Avx512;
+
+// SAFETY: callers enable AVX-512F, AVX2 and FMA. Loads and stores are the unaligned forms.
+unsafe impl Lanes for Avx512 {
+    type V = __m512d;
+    const N: usize = 8;
+    type Block = [__m512d; 2];
+    const ROWS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn zero() -> __m512d {
+        _mm512_setzero_pd()
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f64) -> __m512d {
+        _mm512_loadu_pd(p)
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f64, v: __m512d) {
+        _mm512_storeu_pd(p, v)
+    }
+    #[inline(always)]
+    unsafe fn fma(acc: __m512d, a: __m512d, b: __m512d) -> __m512d {
+        _mm512_fmadd_pd(a, b, acc)
+    }
+
+    #[inline(always)]
+    unsafe fn zeros() -> [__m512d; 2] {
+        [_mm512_setzero_pd(); 2]
+    }
+
+    #[inline(always)]
+    unsafe fn f32(p: *const u8) -> [__m512d; 2] {
+        std::array::from_fn(|i| _mm512_cvtps_pd(_mm256_loadu_ps(p.cast::<f32>().add(8 * i))))
+    }
+
+    #[inline(always)]
+    unsafe fn bf16(p: *const u8) -> [__m512d; 2] {
+        std::array::from_fn(|i| {
+            let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(16 * i).cast()));
+            _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn e4m3(p: *const u8, scale: f64) -> [[__m512d; 2]; 2] {
+        let codes = _mm256_loadu_si256(p.cast());
+        let magnitudes = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
+        let nan = _mm256_cmpeq_epi8(magnitudes, _mm256_set1_epi8(0x7f));
+        if _mm256_movemask_epi8(nan) != 0 {
+            let w = e4m3_unit(p, scale);
+            let eight = |at: usize| _mm512_loadu_pd(w.as_ptr().add(at));
+            return [[eight(0), eight(8)], [eight(LANES), eight(LANES + 8)]];
+        }
+        // As in avx2.rs: the code's bits as an f32 are the value times 2^-120.
+        let scale = _mm512_set1_pd(scale * f64::from_bits((1023 + 120) << 52));
+        let eight = |at: usize| {
+            let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(at).cast()));
+            let shifted = _mm256_srai_epi32::<4>(_mm256_slli_epi32::<24>(codes));
+            let bits = _mm256_and_si256(shifted, _mm256_set1_epi32(0x87f0_0000u32 as i32));
+            _mm512_mul_pd(_mm512_cvtps_pd(_mm256_castsi256_ps(bits)), scale)
+        };
+        [[eight(0), eight(8)], [eight(LANES), eight(LANES + 8)]]
+    }
+
+    #[inline(always)]
+    unsafe fn e2m1(p: *const u8, scale: u8) -> [[__m512d; 2]; 2] {
+        let scale = if scale == e8m0::NAN { 0.0 } else { e8m0::decode64(scale) };
+        let scale = _mm512_set1_pd(scale);
+        let values = fp4::VALUES.as_ptr();
+        let positive = _mm512_mul_pd(_mm512_cvtps_pd(_mm256_loadu_ps(values)), scale);
+        let negative = _mm512_mul_pd(_mm512_cvtps_pd(_mm256_loadu_ps(values.add(8))), scale);
+        // The two-table permutation looks at the low four bits of each 64: one nibble.
+        let low = _mm512_setr_epi64(0, 4, 8, 12, 16, 20, 24, 28);
+        let high = _mm512_setr_epi64(32, 36, 40, 44, 48, 52, 56, 60);
+        let eight = |nibbles: __m512i, shifts: __m512i| {
+            _mm512_permutex2var_pd(positive, _mm512_srlv_epi64(nibbles, shifts), negative)
+        };
+        let sixteen = |at: usize| {
+            let nibbles = _mm512_set1_epi64(p.add(at).cast::<i64>().read_unaligned());
+            [eight(nibbles, low), eight(nibbles, high)]
+        };
+        [sixteen(0), sixteen(UNIT / 4)]
+    }
+}

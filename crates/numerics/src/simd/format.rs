@@ -1,0 +1,227 @@
+//! Weight formats as the kernels see them: where a row lies and how 32 columns become `f64`.
+#![allow(unsafe_code)]
+
+use super::{Lanes, UNIT};
+use crate::{e8m0, fp8};
+
+/// A matrix of one weight format, with its shape.
+pub(crate) trait Format: Copy {
+    /// Bytes of 32 columns, without scales.
+    const UNIT_BYTES: usize;
+
+    /// Columns of the matrix.
+    fn cols(&self) -> usize;
+    /// Bytes of row `r` (from the first column to the last) and the scales that belong to it.
+    fn row(&self, r: usize) -> Row<'_>;
+    /// Widens unit `u` of a row, whose 32 columns lie at `bytes`.
+    ///
+    /// # Safety
+    /// `bytes` is readable for [`Format::UNIT_BYTES`], and as for [`Lanes`].
+    unsafe fn unit<L: Lanes>(&self, bytes: *const u8, scales: &[u8], u: usize) -> [L::Block; 2];
+}
+
+/// One row: weight bytes and scale bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Row<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) scales: &'a [u8],
+}
+
+impl Row<'_> {
+    /// Widens unit `u`; columns past the end are zero.
+    ///
+    /// # Safety
+    /// `u < cols.div_ceil(32)`, and as for [`Lanes`].
+    #[inline(always)]
+    pub(crate) unsafe fn unit<L: Lanes, F: Format>(&self, f: &F, u: usize) -> [L::Block; 2] {
+        let at = u * F::UNIT_BYTES;
+        if at + F::UNIT_BYTES <= self.bytes.len() {
+            // SAFETY: the bytes were just found to be there.
+            return unsafe { f.unit::<L>(self.bytes.as_ptr().add(at), self.scales, u) };
+        }
+        let mut padded = [0u8; 4 * UNIT];
+        let rest = &self.bytes[at..];
+        padded[..rest.len()].copy_from_slice(rest);
+        // SAFETY: no format has more than 4 bytes a column.
+        unsafe { f.unit::<L>(padded.as_ptr(), self.scales, u) }
+    }
+}
+
+/// `f32`, little-endian; rows may lie further apart than they are long.
+#[derive(Clone, Copy)]
+pub(crate) struct F32<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) cols: usize,
+    pub(crate) stride: usize,
+}
+
+/// bf16, little-endian.
+#[derive(Clone, Copy)]
+pub(crate) struct Bf16<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) cols: usize,
+}
+
+/// E2M1 with a scale per 32.
+#[derive(Clone, Copy)]
+pub(crate) struct Mxfp4<'a> {
+    pub(crate) packed: &'a [u8],
+    pub(crate) scales: &'a [u8],
+    pub(crate) cols: usize,
+}
+
+/// E4M3 with a scale per block.
+#[derive(Clone, Copy)]
+pub(crate) struct Fp8<'a> {
+    pub(crate) codes: &'a [u8],
+    pub(crate) scales: &'a [u8],
+    pub(crate) cols: usize,
+    pub(crate) first_row: usize,
+    pub(crate) block_rows: usize,
+    /// Units that share a scale.
+    pub(crate) block_units: usize,
+}
+
+impl Format for F32<'_> {
+    const UNIT_BYTES: usize = 4 * UNIT;
+    fn cols(&self) -> usize {
+        self.cols
+    }
+    #[inline(always)]
+    fn row(&self, r: usize) -> Row<'_> {
+        let at = r * self.stride * 4;
+        Row { bytes: &self.bytes[at..at + self.cols * 4], scales: &[] }
+    }
+    #[inline(always)]
+    unsafe fn unit<L: Lanes>(&self, bytes: *const u8, _: &[u8], _: usize) -> [L::Block; 2] {
+        // SAFETY: passed on to the caller.
+        unsafe { [L::f32(bytes), L::f32(bytes.add(64))] }
+    }
+}
+
+impl Format for Bf16<'_> {
+    const UNIT_BYTES: usize = 2 * UNIT;
+    fn cols(&self) -> usize {
+        self.cols
+    }
+    #[inline(always)]
+    fn row(&self, r: usize) -> Row<'_> {
+        let at = r * self.cols * 2;
+        Row { bytes: &self.bytes[at..at + self.cols * 2], scales: &[] }
+    }
+    #[inline(always)]
+    unsafe fn unit<L: Lanes>(&self, bytes: *const u8, _: &[u8], _: usize) -> [L::Block; 2] {
+        // SAFETY: passed on to the caller.
+        unsafe { [L::bf16(bytes), L::bf16(bytes.add(32))] }
+    }
+}
+
+impl Format for Mxfp4<'_> {
+    const UNIT_BYTES: usize = UNIT / 2;
+    fn cols(&self) -> usize {
+        self.cols
+    }
+    #[inline(always)]
+    fn row(&self, r: usize) -> Row<'_> {
+        let (bytes, groups) = (self.cols / 2, self.cols.div_ceil(UNIT));
+        Row {
+            bytes: &self.packed[r * bytes..(r + 1) * bytes],
+            scales: &self.scales[r * groups..(r + 1) * groups],
+        }
+    }
+    #[inline(always)]
+    unsafe fn unit<L: Lanes>(&self, bytes: *const u8, scales: &[u8], u: usize) -> [L::Block; 2] {
+        // SAFETY: passed on to the caller.
+        unsafe { L::e2m1(bytes, scales[u]) }
+    }
+}
+
+impl Format for Fp8<'_> {
+    const UNIT_BYTES: usize = UNIT;
+    fn cols(&self) -> usize {
+        self.cols
+    }
+    #[inline(always)]
+    fn row(&self, r: usize) -> Row<'_> {
+        let blocks = self.cols.div_ceil(UNIT * self.block_units);
+        let block = (self.first_row + r) / self.block_rows;
+        Row {
+            bytes: &self.codes[r * self.cols..(r + 1) * self.cols],
+            scales: &self.scales[block * blocks..(block + 1) * blocks],
+        }
+    }
+    #[inline(always)]
+    unsafe fn unit<L: Lanes>(&self, bytes: *const u8, scales: &[u8], u: usize) -> [L::Block; 2] {
+        // One scale a unit is the common case, and a division is slow.
+        let block = if self.block_units == 1 { u } else { u / self.block_units };
+        // SAFETY: passed on to the caller.
+        unsafe { L::e4m3(bytes, e8m0::decode64(scales[block])) }
+    }
+}
+
+/// The bytes of floats in memory. Only for little-endian machines, which all SIMD backends are.
+#[cfg(target_endian = "little")]
+pub(crate) fn as_bytes(floats: &[f32]) -> &[u8] {
+    // SAFETY: any f32 is four initialised bytes; the lifetime is that of the slice.
+    unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), floats.len() * 4) }
+}
+
+/// Evaluates `$body` with `$f` bound to the matrix in its format.
+macro_rules! with_format {
+    ($m:expr, |$f:ident| $body:expr) => {
+        match $m.weights() {
+            $crate::Weights::Floats(w) => {
+                let bytes = $crate::simd::format::as_bytes(w);
+                let $f = F32 { bytes, cols: $m.cols(), stride: $m.stride() };
+                $body
+            }
+            $crate::Weights::F32(bytes) => {
+                let $f = F32 { bytes, cols: $m.cols(), stride: $m.stride() };
+                $body
+            }
+            $crate::Weights::Bf16(bytes) => {
+                let $f = Bf16 { bytes, cols: $m.cols() };
+                $body
+            }
+            $crate::Weights::Mxfp4 { packed, scales, .. } => {
+                let $f = Mxfp4 { packed, scales, cols: $m.cols() };
+                $body
+            }
+            $crate::Weights::Fp8 { codes, scales, block_rows, block_cols } => {
+                let block_units = block_cols / $crate::simd::UNIT;
+                let (cols, first_row) = ($m.cols(), $m.first_row());
+                let $f = Fp8 { codes, scales, cols, first_row, block_rows, block_units };
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_format;
+
+/// Widens 32 E4M3 codes by the definition: the way for units that hold a NaN.
+///
+/// # Safety
+/// `p` is readable for 32 bytes.
+#[cold]
+pub(crate) unsafe fn e4m3_unit(p: *const u8, scale: f64) -> [f64; UNIT] {
+    // SAFETY: the caller's promise.
+    std::array::from_fn(|i| fp8::decode(unsafe { *p.add(i) }) as f64 * scale)
+}
+
+/// The two upper bytes of each E2M1 value as an `f64` (the others are zero), for backends that
+/// look bytes up in a table of sixteen.
+#[allow(dead_code)] // not every architecture does
+pub(crate) const E2M1_HIGH: [u8; 16] = e2m1_bytes(7);
+/// See [`E2M1_HIGH`].
+#[allow(dead_code)]
+pub(crate) const E2M1_LOW: [u8; 16] = e2m1_bytes(6);
+
+const fn e2m1_bytes(byte: usize) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let mut code = 0;
+    while code < 16 {
+        bytes[code] = (crate::fp4::VALUES[code] as f64).to_le_bytes()[byte];
+        code += 1;
+    }
+    bytes
+}

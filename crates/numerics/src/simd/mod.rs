@@ -1,0 +1,154 @@
+//! What a SIMD backend must provide ([`Lanes`]) and where a product is handed to one. The kernels
+//! themselves are written once, in [`matmul`], over a weight format ([`format`](mod@format)) and a backend; a
+//! backend file only says how sixteen weights of each format become sixteen `f64`.
+//!
+//! Code generation: the generic kernels are `#[inline(always)]` into entry points that
+//! [`entry_points!`] defines in each backend's file under `#[target_feature]`.
+#![allow(unsafe_code)]
+
+pub(crate) mod format;
+pub(crate) mod matmul;
+pub(crate) mod scratch;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+pub(crate) mod neon;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub(crate) mod simd128;
+
+use crate::backend::{Backend, Isa};
+use crate::{Matrix, definition};
+use format::{Bf16, F32, Fp8, Mxfp4, with_format};
+use std::ops::Range;
+
+/// Columns decoded at once: one MXFP4 group, two rounds of the dot product's lanes.
+pub(crate) const UNIT: usize = 32;
+
+/// The operations of one instruction set.
+///
+/// # Safety
+/// Every method may only run where the instruction set is there, inlined into a function that
+/// enables it.
+pub(crate) unsafe trait Lanes {
+    /// A vector of [`Lanes::N`] `f64`.
+    type V: Copy;
+    /// Elements of a vector; divides 16.
+    const N: usize;
+    /// Sixteen lanes in order: `[V; 16 / N]`.
+    type Block: Copy + AsRef<[Self::V]> + AsMut<[Self::V]>;
+    /// Rows a single position is multiplied with at once.
+    const ROWS: usize;
+
+    unsafe fn zero() -> Self::V;
+    /// Reads `N` elements; no alignment asked for.
+    unsafe fn load(p: *const f64) -> Self::V;
+    unsafe fn store(p: *mut f64, v: Self::V);
+    /// `acc + a * b`. The product is exact, so fused or not is the same.
+    unsafe fn fma(acc: Self::V, a: Self::V, b: Self::V) -> Self::V;
+
+    /// Sixteen zeros.
+    unsafe fn zeros() -> Self::Block;
+    /// Widens 16 little-endian `f32` (64 bytes).
+    unsafe fn f32(p: *const u8) -> Self::Block;
+    /// Widens 16 little-endian bf16 (32 bytes).
+    unsafe fn bf16(p: *const u8) -> Self::Block;
+    /// Widens 32 E4M3 codes times `scale`, a power of two of E8M0.
+    unsafe fn e4m3(p: *const u8, scale: f64) -> [Self::Block; 2];
+    /// Widens 32 E2M1 codes (16 bytes, low nibble first) times the E8M0 `scale`; 255 gives zeros.
+    unsafe fn e2m1(p: *const u8, scale: u8) -> [Self::Block; 2];
+}
+
+/// Output that threads write at disjoint elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Output {
+    ptr: *mut f32,
+    len: usize,
+    stride: usize,
+}
+
+// SAFETY: the pointer is only written through `put`, whose callers write disjoint elements.
+unsafe impl Send for Output {}
+// SAFETY: as above.
+unsafe impl Sync for Output {}
+
+impl Output {
+    /// Rows of `stride` elements each. The slice stays borrowed by the caller for as long as
+    /// writers run.
+    pub(crate) fn new(out: &mut [f32], stride: usize) -> Output {
+        Output { ptr: out.as_mut_ptr(), len: out.len(), stride }
+    }
+
+    /// Writes element `[t, r]`.
+    ///
+    /// # Safety
+    /// The slice given to [`Output::new`] is still borrowed, and no other thread accesses the
+    /// element.
+    #[inline(always)]
+    pub(crate) unsafe fn put(&self, t: usize, r: usize, v: f32) {
+        let i = t * self.stride + r;
+        debug_assert!(r < self.stride && i < self.len);
+        // SAFETY: in bounds (`t` and `r` come from the shape that `out` was asserted to have).
+        unsafe { self.ptr.add(i).write(v) }
+    }
+}
+
+/// Computes the rows `rows` of a product: `out[t][r] = dot(x[t], m[r])`.
+///
+/// # Safety
+/// `out` as in [`Output::put`]; ranges of concurrent calls are disjoint.
+pub(crate) unsafe fn matmul_rows(
+    backend: Backend,
+    m: &Matrix,
+    x: &matmul::Positions,
+    rows: Range<usize>,
+    out: Output,
+) {
+    macro_rules! run {
+        ($isa:ident) => {
+            // SAFETY: the token proves the instruction set; `out` is the caller's promise.
+            with_format!(m, |f| unsafe { $isa::matmul(f, x, rows, out) })
+        };
+    }
+    match backend.0 {
+        Isa::Scalar => {
+            let mut row = vec![0f64; m.cols()];
+            for r in rows {
+                // SAFETY: the caller's promise.
+                let emit = &mut |t, v| unsafe { out.put(t, r, v) };
+                definition::matmul_row(m, r, x.plain(), &mut row, emit);
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => run!(avx2),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => run!(avx512),
+        #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+        Isa::Neon => run!(neon),
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        Isa::Simd128 => run!(simd128),
+    }
+}
+
+/// Defines a backend's entry points: the generic kernels compiled for its instruction set.
+macro_rules! entry_points {
+    ($features:literal, $lanes:ty) => {
+        /// [`matmul::rows`] on this instruction set.
+        ///
+        /// # Safety
+        /// The machine has the instruction set; `out` as in [`super::Output::put`].
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn matmul<F: super::format::Format>(
+            f: F,
+            x: &super::matmul::Positions,
+            rows: std::ops::Range<usize>,
+            out: super::Output,
+        ) {
+            // SAFETY: passed on to the caller; the features are enabled here.
+            unsafe { super::matmul::rows::<$lanes, F>(f, x, rows, out) }
+        }
+    };
+}
+pub(crate) use entry_points;
