@@ -3,8 +3,10 @@
 #![allow(unsafe_code)]
 
 use crate::simd::matmul::{MAX_POSITIONS, MIN_ROWS, Positions};
-use crate::simd::{self, Output, scratch};
-use crate::{Backend, Matrix, definition};
+use crate::simd::scratch::Scratch;
+use crate::simd::transposed::Factors;
+use crate::simd::{self, Output, UNIT};
+use crate::{Backend, Matrix, definition, kda};
 use std::ops::Range;
 
 /// More threads than this are never started.
@@ -53,36 +55,33 @@ impl Kernels {
         assert_eq!(x.len(), t * m.cols(), "x is not [t, cols]");
         assert_eq!(out.len(), t * m.rows(), "out is not [t, rows]");
         let (rows, cols) = (m.rows(), m.cols());
-        // Even groups: 65 positions are 33 and 32, not 64 and a lonely one.
-        let groups = t.div_ceil(MAX_POSITIONS).max(1);
-        let group = t.div_ceil(groups).max(1);
+        let group = even_group(t);
         for (x, out) in x.chunks(group * cols).zip(out.chunks_mut(group * rows)) {
             let t = x.len() / cols;
-            scratch::with(Positions::wide_len(t, cols), |wide| {
-                let x = Positions::new(x, t, self.backend.vector_len(), wide);
-                let out = Output::new(out, rows);
-                self.split(rows, cols * t, &|range| {
-                    // SAFETY: `out` is borrowed until `split` returns; its ranges are disjoint.
-                    unsafe { simd::matmul_rows(self.backend, m, &x, range, out) }
-                });
+            let mut wide = Scratch::new(Positions::wide_len(t, cols));
+            let x = Positions::new(x, t, self.backend.vector_len(), &mut wide);
+            let out = Output::new(out, rows);
+            self.split(rows, MIN_ROWS, cols * t, &|range| {
+                // SAFETY: `out` is borrowed until `split` returns; its ranges are disjoint.
+                unsafe { simd::matmul_rows(self.backend, m, &x, range, out) }
             });
         }
     }
 
-    /// Calls `f` with ranges that together are `0..rows`, each once, spread over the threads.
-    /// `work` is the number of multiplications of a row.
-    fn split(&self, rows: usize, work: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
-        let Some(pool) = &self.pool else { return f(0..rows) };
+    /// Calls `f` with ranges that together are `0..n`, each once, spread over the threads. A range
+    /// starts at a multiple of `step`; `work` is the number of multiplications of an element.
+    fn split(&self, n: usize, step: usize, work: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
+        let Some(pool) = &self.pool else { return f(0..n) };
         // A few pieces a thread, so that an early thread helps a late one, but none too small.
         let pieces = 4 * self.threads();
-        let size = rows.div_ceil(pieces).max(MIN_WORK.div_ceil(work)).next_multiple_of(MIN_ROWS);
-        if size >= rows {
-            return f(0..rows);
+        let size = n.div_ceil(pieces).max(MIN_WORK.div_ceil(work)).next_multiple_of(step);
+        if size >= n {
+            return f(0..n);
         }
         pool.install(|| {
             use rayon::prelude::*;
-            (0..rows.div_ceil(size)).into_par_iter().for_each(|i| {
-                f(i * size..rows.min((i + 1) * size));
+            (0..n.div_ceil(size)).into_par_iter().for_each(|i| {
+                f(i * size..n.min((i + 1) * size));
             });
         });
     }
@@ -93,7 +92,26 @@ impl Kernels {
     pub fn matmul_transposed(&self, m: &Matrix, x: &[f32], t: usize, out: &mut [f32]) {
         assert_eq!(x.len(), t * m.rows(), "x is not [t, rows]");
         assert_eq!(out.len(), t * m.cols(), "out is not [t, cols]");
-        definition::matmul_transposed(m, x, t, out);
+        let (rows, cols) = (m.rows(), m.cols());
+        if self.backend == Backend::scalar() {
+            return definition::matmul_transposed(m, x, t, out);
+        }
+        let group = even_group(t);
+        for (x, out) in x.chunks(group * rows).zip(out.chunks_mut(group * cols)) {
+            let t = x.len() / rows;
+            let mut wide = Scratch::new(x.len());
+            let x = Factors::new(x, t, &mut wide);
+            let out = Output::new(out, cols);
+            self.split(cols.div_ceil(UNIT), 1, UNIT * rows * t, &|units| {
+                // SAFETY: `out` is borrowed until `split` returns; its ranges are disjoint.
+                unsafe { simd::transposed_columns(self.backend, m, &x, units, out) }
+            });
+        }
+    }
+
+    /// One step of the KDA recurrence; see [`kda::step`].
+    pub fn kda_step(&self, step: kda::Step) {
+        simd::kda_step(self.backend, step);
     }
 
     /// Calls `f(i, chunk)` for every chunk of `size` elements of `data` (the last may be shorter),
@@ -112,4 +130,10 @@ impl Kernels {
             None => data.chunks_mut(size).enumerate().for_each(|(i, c)| f(i, c)),
         }
     }
+}
+
+/// Positions to take at once, so that `t` of them make groups of about the same size: 65 are 33
+/// and 32, not 64 and a lonely one.
+fn even_group(t: usize) -> usize {
+    t.div_ceil(t.div_ceil(MAX_POSITIONS).max(1)).max(1)
 }

@@ -25,6 +25,10 @@ unsafe impl Lanes for Avx2 {
         _mm256_setzero_pd()
     }
     #[inline(always)]
+    unsafe fn splat(v: f64) -> __m256d {
+        _mm256_set1_pd(v)
+    }
+    #[inline(always)]
     unsafe fn load(p: *const f64) -> __m256d {
         _mm256_loadu_pd(p)
     }

@@ -26,6 +26,10 @@ unsafe impl Lanes for Avx512 {
         _mm512_setzero_pd()
     }
     #[inline(always)]
+    unsafe fn splat(v: f64) -> __m512d {
+        _mm512_set1_pd(v)
+    }
+    #[inline(always)]
     unsafe fn load(p: *const f64) -> __m512d {
         _mm512_loadu_pd(p)
     }

@@ -7,7 +7,8 @@
 #![allow(unsafe_code)]
 
 use super::format::Format;
-use super::{Lanes, Output, UNIT, scratch};
+use super::scratch::Scratch;
+use super::{Lanes, Output, UNIT};
 use crate::dot::{LANES, reduce, to_f32};
 use std::ops::Range;
 
@@ -186,27 +187,26 @@ struct Panel([f64; PANEL_ROWS * PANEL_COLS]);
 unsafe fn panels<L: Lanes, F: Format>(f: &F, x: &Positions, rows: Range<usize>, out: Output) {
     let padded = x.cols.next_multiple_of(UNIT);
     let mut panel = Panel([0.0; PANEL_ROWS * PANEL_COLS]);
-    scratch::with(PANEL_ROWS * x.t * LANES, |sums| {
-        for r in rows.clone().step_by(PANEL_ROWS) {
-            let count = PANEL_ROWS.min(rows.end - r);
-            for col in (0..padded).step_by(PANEL_COLS) {
-                let cols = PANEL_COLS.min(padded - col);
-                // SAFETY: rows and columns exist; the rest is passed on to the caller.
-                unsafe {
-                    for i in 0..count {
-                        fill::<L, F>(f, r + i, i, col, cols, &mut panel);
-                    }
-                    multiply::<L>(&panel, count.div_ceil(TILE_ROWS), x, col, cols, sums);
+    let mut sums = Scratch::new(PANEL_ROWS * x.t * LANES);
+    for r in rows.clone().step_by(PANEL_ROWS) {
+        let count = PANEL_ROWS.min(rows.end - r);
+        for col in (0..padded).step_by(PANEL_COLS) {
+            let cols = PANEL_COLS.min(padded - col);
+            // SAFETY: rows and columns exist; the rest is passed on to the caller.
+            unsafe {
+                for i in 0..count {
+                    fill::<L, F>(f, r + i, i, col, cols, &mut panel);
                 }
-            }
-            for (i, sums) in sums.chunks_exact(x.t * LANES).take(count).enumerate() {
-                for (t, l) in sums.as_chunks::<LANES>().0.iter().enumerate() {
-                    // SAFETY: the caller's promise.
-                    unsafe { out.put(t, r + i, to_f32(reduce(l))) }
-                }
+                multiply::<L>(&panel, count.div_ceil(TILE_ROWS), x, col, cols, &mut sums);
             }
         }
-    });
+        for (i, sums) in sums.chunks_exact(x.t * LANES).take(count).enumerate() {
+            for (t, l) in sums.as_chunks::<LANES>().0.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { out.put(t, r + i, to_f32(reduce(l))) }
+            }
+        }
+    }
 }
 
 /// Widens columns `col..col + cols` of row `r` as row `i` of the panel.

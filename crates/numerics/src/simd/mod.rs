@@ -9,6 +9,7 @@
 pub(crate) mod format;
 pub(crate) mod matmul;
 pub(crate) mod scratch;
+pub(crate) mod transposed;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -20,7 +21,7 @@ pub(crate) mod neon;
 pub(crate) mod simd128;
 
 use crate::backend::{Backend, Isa};
-use crate::{Matrix, definition};
+use crate::{Matrix, definition, kda};
 use format::{Bf16, F32, Fp8, Mxfp4, with_format};
 use std::ops::Range;
 
@@ -43,6 +44,7 @@ pub(crate) unsafe trait Lanes {
     const ROWS: usize;
 
     unsafe fn zero() -> Self::V;
+    unsafe fn splat(v: f64) -> Self::V;
     /// Reads `N` elements; no alignment asked for.
     unsafe fn load(p: *const f64) -> Self::V;
     unsafe fn store(p: *mut f64, v: Self::V);
@@ -59,6 +61,35 @@ pub(crate) unsafe trait Lanes {
     unsafe fn e4m3(p: *const u8, scale: f64) -> [Self::Block; 2];
     /// Widens 32 E2M1 codes (16 bytes, low nibble first) times the E8M0 `scale`; 255 gives zeros.
     unsafe fn e2m1(p: *const u8, scale: u8) -> [Self::Block; 2];
+}
+
+/// Evaluates `$body` with `$isa` naming the module of the backend's instruction set, or `$scalar`.
+macro_rules! dispatch {
+    ($backend:expr, $isa:ident => $body:expr, scalar => $scalar:expr) => {
+        match $backend.0 {
+            Isa::Scalar => $scalar,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                use avx2 as $isa;
+                $body
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                use avx512 as $isa;
+                $body
+            }
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Isa::Neon => {
+                use neon as $isa;
+                $body
+            }
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+            Isa::Simd128 => {
+                use simd128 as $isa;
+                $body
+            }
+        }
+    };
 }
 
 /// Output that threads write at disjoint elements.
@@ -106,30 +137,43 @@ pub(crate) unsafe fn matmul_rows(
     rows: Range<usize>,
     out: Output,
 ) {
-    macro_rules! run {
-        ($isa:ident) => {
-            // SAFETY: the token proves the instruction set; `out` is the caller's promise.
-            with_format!(m, |f| unsafe { $isa::matmul(f, x, rows, out) })
-        };
-    }
-    match backend.0 {
-        Isa::Scalar => {
-            let mut row = vec![0f64; m.cols()];
-            for r in rows {
-                // SAFETY: the caller's promise.
-                let emit = &mut |t, v| unsafe { out.put(t, r, v) };
-                definition::matmul_row(m, r, x.plain(), &mut row, emit);
-            }
+    dispatch!(backend, isa => {
+        // SAFETY: the token proves the instruction set; `out` is the caller's promise.
+        with_format!(m, |f| unsafe { isa::matmul(f, x, rows, out) })
+    }, scalar => {
+        let mut row = vec![0f64; m.cols()];
+        for r in rows {
+            // SAFETY: the caller's promise.
+            let emit = &mut |t, v| unsafe { out.put(t, r, v) };
+            definition::matmul_row(m, r, x.plain(), &mut row, emit);
         }
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => run!(avx2),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => run!(avx512),
-        #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-        Isa::Neon => run!(neon),
-        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-        Isa::Simd128 => run!(simd128),
-    }
+    })
+}
+
+/// Computes the columns of the units `units` of a transposed product:
+/// `out[t][j] = sum_i x[t][i] * m[i][j]`.
+///
+/// # Safety
+/// As for [`matmul_rows`].
+pub(crate) unsafe fn transposed_columns(
+    backend: Backend,
+    m: &Matrix,
+    x: &transposed::Factors,
+    units: Range<usize>,
+    out: Output,
+) {
+    dispatch!(backend, isa => {
+        // SAFETY: the token proves the instruction set; `out` is the caller's promise.
+        with_format!(m, |f| unsafe { isa::transposed(f, x, units, out) })
+    }, scalar => unreachable!("the definition does not come here"))
+}
+
+/// One step of the KDA recurrence.
+pub(crate) fn kda_step(backend: Backend, step: kda::Step) {
+    dispatch!(backend, isa => {
+        // SAFETY: the token proves the instruction set.
+        unsafe { isa::kda_step(step) }
+    }, scalar => kda::definition(step))
 }
 
 /// Defines a backend's entry points: the generic kernels compiled for its instruction set.
@@ -148,6 +192,31 @@ macro_rules! entry_points {
         ) {
             // SAFETY: passed on to the caller; the features are enabled here.
             unsafe { super::matmul::rows::<$lanes, F>(f, x, rows, out) }
+        }
+
+        /// [`transposed::columns`](super::transposed::columns) on this instruction set.
+        ///
+        /// # Safety
+        /// The machine has the instruction set; `out` as in [`super::Output::put`].
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn transposed<F: super::format::Format>(
+            f: F,
+            x: &super::transposed::Factors,
+            units: std::ops::Range<usize>,
+            out: super::Output,
+        ) {
+            // SAFETY: passed on to the caller; the features are enabled here.
+            unsafe { super::transposed::columns::<$lanes, F>(f, x, units, out) }
+        }
+
+        /// [`kda::step`](crate::kda::step) on this instruction set: plain code, which the compiler
+        /// vectorises across columns.
+        ///
+        /// # Safety
+        /// The machine has the instruction set.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn kda_step(args: crate::kda::Step) {
+            crate::kda::columns(args)
         }
     };
 }

@@ -39,6 +39,10 @@ unsafe impl Lanes for Neon {
         vdupq_n_f64(0.0)
     }
     #[inline(always)]
+    unsafe fn splat(v: f64) -> float64x2_t {
+        vdupq_n_f64(v)
+    }
+    #[inline(always)]
     unsafe fn load(p: *const f64) -> float64x2_t {
         vld1q_f64(p)
     }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
 
 /// A cache line: vectors loaded from the start of a buffer never straddle two.
 #[derive(Clone, Copy)]
@@ -14,16 +15,46 @@ thread_local! {
     static FREE: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `f` with `len` elements of arbitrary content, aligned to 64 bytes.
-pub(crate) fn with<R>(len: usize, f: impl FnOnce(&mut [f64]) -> R) -> R {
-    let mut buffer = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
-    let lines = len.div_ceil(8);
-    if buffer.len() < lines {
-        buffer.resize(lines, Line([0.0; 8]));
+/// `len` elements of arbitrary content, aligned to 64 bytes; given back when dropped.
+///
+/// (Not a function that takes a closure: the compiler would not compile the closure for the
+/// instruction set of the kernel it stands in.)
+pub(crate) struct Scratch {
+    lines: Vec<Line>,
+    len: usize,
+}
+
+impl Scratch {
+    pub(crate) fn new(len: usize) -> Scratch {
+        let mut lines = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
+        if lines.len() < len.div_ceil(8) {
+            lines.resize(len.div_ceil(8), Line([0.0; 8]));
+        }
+        Scratch { lines, len }
     }
-    // SAFETY: `Line` is `repr(C)`, eight f64 without padding, and `lines * 8 >= len`.
-    let slice = unsafe { std::slice::from_raw_parts_mut(buffer.as_mut_ptr().cast::<f64>(), len) };
-    let result = f(slice);
-    FREE.with_borrow_mut(|free| free.push(buffer));
-    result
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let lines = std::mem::take(&mut self.lines);
+        // A thread that is ending has no list any more.
+        let _ = FREE.try_with(|free| free.borrow_mut().push(lines));
+    }
+}
+
+impl Deref for Scratch {
+    type Target = [f64];
+    #[inline(always)]
+    fn deref(&self) -> &[f64] {
+        // SAFETY: `Line` is `repr(C)`, eight f64 without padding, and `lines` holds `len` of them.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast::<f64>(), self.len) }
+    }
+}
+
+impl DerefMut for Scratch {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [f64] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast::<f64>(), self.len) }
+    }
 }

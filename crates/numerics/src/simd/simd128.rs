@@ -63,6 +63,10 @@ unsafe impl Lanes for Simd128 {
         f64x2_splat(0.0)
     }
     #[inline(always)]
+    unsafe fn splat(v: f64) -> v128 {
+        f64x2_splat(v)
+    }
+    #[inline(always)]
     unsafe fn load(p: *const f64) -> v128 {
         v128_load(p.cast())
     }
