@@ -110,6 +110,9 @@ impl Saved {
         if numerics != NUMERICS {
             return Err(Error::mismatch(format!("{name}: numerics"), NUMERICS, numerics));
         }
+        if header[100..104] != [0; 4] {
+            return Err(corrupt("bytes 100 to 103, kept zero for later, are not zero".into()));
+        }
         let config = Config::from_bytes(&header[72..100])
             .map_err(|e| corrupt(format!("its model configuration: {e}")))?;
         let model = Digest(header[40..72].try_into().expect("32 bytes"));

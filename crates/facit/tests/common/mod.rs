@@ -1,0 +1,97 @@
+//! Runs the real binary and keeps what it said.
+#![allow(dead_code)] // each test file uses a part
+
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// What a run of the binary left.
+pub struct Ran {
+    pub code: i32,
+    pub out: Vec<u8>,
+    pub err: String,
+}
+
+impl Ran {
+    /// Standard output as text.
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.out).expect("UTF-8 on standard output")
+    }
+
+    /// Standard output as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.out).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
+    }
+
+    /// Ended with `code`, and said all of `says` on standard error.
+    #[track_caller]
+    pub fn ends(self, code: i32, says: &[&str]) -> Self {
+        assert_eq!(self.code, code, "{}", self.err);
+        for text in says {
+            assert!(self.err.contains(text), "{text:?} is not in {:?}", self.err);
+        }
+        assert!(!self.err.contains("panicked"), "{}", self.err);
+        self
+    }
+
+    /// Ended with 0.
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        self.ends(0, &[])
+    }
+}
+
+/// The binary, with arguments.
+pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_facit"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Runs it.
+pub fn facit<S: AsRef<OsStr>>(args: &[S]) -> Ran {
+    collect(command(args).output().expect("the binary starts"))
+}
+
+/// Runs it with something on standard input.
+pub fn facit_with_input<S: AsRef<OsStr>>(args: &[S], input: &[u8]) -> Ran {
+    let mut child = command(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    // A run that refuses early may close its end first.
+    let _ = child.stdin.take().expect("piped").write_all(input);
+    collect(child.wait_with_output().expect("the binary ends"))
+}
+
+pub fn collect(output: std::process::Output) -> Ran {
+    Ran {
+        code: output.status.code().expect("an exit code, not a signal"),
+        out: output.stdout,
+        err: String::from_utf8(output.stderr).expect("UTF-8 on standard error"),
+    }
+}
+
+/// A path as an argument.
+pub fn arg(path: &Path) -> &str {
+    path.to_str().expect("UTF-8 path")
+}
+
+/// Writes the artifact of one of the golden models into `dir`.
+pub fn model(dir: &Path, name: &str) -> Option<PathBuf> {
+    let path = dir.join(format!("{name}.facit"));
+    std::fs::write(&path, testkit::fixed_models::model(name)?.artifact()).expect("a scratch file");
+    Some(path)
+}
+
+/// A Q16 temperature as the exact decimal the command line takes.
+pub fn decimal(q16: u32) -> String {
+    // 2^-16 has 16 decimals.
+    let fraction = u128::from(q16 & 0xffff) * 10u128.pow(16) / 65536;
+    format!("{}.{fraction:016}", q16 >> 16)
+}
