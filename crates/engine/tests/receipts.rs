@@ -11,6 +11,9 @@ use engine::{Artifact, Error, Params, Session};
 const ORDERS: [Order; 3] =
     [Order::Sequential, Order::Parallel { threads: 1 }, Order::Parallel { threads: 3 }];
 
+/// What the lie is about, and how it is told.
+type Lie<T> = (&'static str, fn(&mut T));
+
 fn params() -> Params {
     Params {
         prompt: "One day".into(),
@@ -55,7 +58,7 @@ fn the_first_turn_that_differs_is_named() {
     let artifact = Artifact::builtin();
     let receipt = recorded(&artifact, None);
     let last = receipt.turns.len();
-    let lies: [(&str, fn(&mut TurnRecord)); 6] = [
+    let lies: [Lie<TurnRecord>; 6] = [
         ("the state", |turn| turn.state_sha256.0[31] ^= 1),
         ("the plan", |turn| turn.estimated_cu += 1),
         ("the plan", |turn| turn.max_generated += 1),
@@ -87,7 +90,7 @@ fn the_first_turn_that_differs_is_named() {
 fn lies_outside_the_turns_are_named() {
     let artifact = Artifact::builtin();
     let receipt = recorded(&artifact, None);
-    let lies: [(&str, fn(&mut Receipt)); 16] = [
+    let lies: [Lie<Receipt>; 16] = [
         ("the tokens", |r| r.tokens[3] += 1),
         ("the tokens", |r| r.tokens.truncate(3)),
         ("the text", |r| r.text.push('!')),
