@@ -160,7 +160,7 @@ impl<'a> Projections<'a> {
 }
 
 /// Rotates the last values of every head of every position.
-pub fn rotate_heads(x: &mut [f32], heads: usize, c: &Config, rotations: &Rotations, inverse: bool) {
+fn rotate_heads(x: &mut [f32], heads: usize, c: &Config, rotations: &Rotations, inverse: bool) {
     let per_position = x.len() / (x.len() / heads / c.head_dim);
     for (i, position) in x.chunks_exact_mut(per_position).enumerate() {
         for head in position.chunks_exact_mut(c.head_dim) {

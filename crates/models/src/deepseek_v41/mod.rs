@@ -28,6 +28,7 @@ pub mod config;
 #[cfg(test)]
 mod csa_tests;
 mod cx;
+pub mod dspark;
 pub mod engram;
 pub mod hc;
 pub mod indexer;

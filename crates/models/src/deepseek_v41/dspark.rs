@@ -1,0 +1,494 @@
+//! DSpark: a few small layers that draft the next tokens from the backbone's hidden states, and
+//! decoding with them. Drafts are verified by the backbone in one step of many positions, so
+//! they never change the output, only how many tokens a step gives.
+//!
+//! A draft of a sequence whose last processed position is `p` and whose next token is `token`:
+//! the block `[token, noise, noise, ...]` at positions `p+1..` goes through the stages. Each
+//! stage attends to a window of rows made from the backbone's hidden states (up to `p`) and to
+//! the whole block, without a causal mask inside it. Then tokens are picked one after the other:
+//! the logits of place `i` plus a low-rank function of the token before it.
+
+use super::attention::Projections;
+use super::cache::{Packing, Rows};
+use super::cx::{Cx, Probe, Rotations, Span};
+use super::layer::{self, Moe, Stream};
+use super::model::DeepSeekV41;
+use super::state::{State, fill_ring};
+use super::step::head_rows;
+use super::weights::{self, LayerView, check, vector};
+use crate::machine::{self, Chunk, Fed, Logits, Model, Part, StepError, Upcoming, Want};
+use numerics::{Kernels, argmax};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Rows,
+    Layer(usize, Part),
+    Experts(usize),
+    Head(usize),
+    Done,
+    Failed,
+}
+
+/// A draft under way; a [`machine::Step`] whose layers are the draft stages.
+pub struct Draft<'a> {
+    model: &'a DeepSeekV41,
+    phase: Phase,
+    state: &'a mut State,
+    block_tokens: Vec<u32>,
+    ids: Vec<u64>,
+    span: [Span; 1],
+    /// Rotations of the block.
+    block: Rotations,
+    /// Positions whose hidden states are not in the rings yet, and their rotations.
+    waiting: std::ops::Range<usize>,
+    rotations: Rotations,
+    /// The hidden states as the stages read them, `[waiting, dim]`.
+    main: Vec<f32>,
+    /// Each stage's rows of the waiting positions.
+    rows: Vec<Rows>,
+    stream: Stream,
+    moe: Option<Moe>,
+    /// Norm of the last stage, kept for the head.
+    norm: Vec<f32>,
+    /// The collapsed stream after the last stage, `[block, dim]`.
+    hidden: Vec<f32>,
+    normed: Vec<f32>,
+    logits: Vec<f32>,
+    drafted: Vec<u32>,
+    confidence: Vec<f32>,
+    probe: Option<&'a mut (dyn Probe + Send + 'a)>,
+}
+
+impl std::fmt::Debug for Draft<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Draft({:?})", self.phase)
+    }
+}
+
+impl DeepSeekV41 {
+    /// Begins a draft of the tokens after `token`, which follows what `state` has seen but has
+    /// not been processed. Only the state's draft rings change, when the draft has ended.
+    ///
+    /// # Errors
+    /// If the model was bound without drafts, the state is empty or another model's, or the
+    /// token is unknown.
+    pub fn draft<'a>(&'a self, state: &'a mut State, token: u32) -> Result<Draft<'a>, StepError> {
+        let c = &self.config;
+        if token as usize >= c.vocab {
+            return Err(StepError::Token { id: token, vocab: c.vocab });
+        }
+        if !self.options.drafts || state.draft.is_none() {
+            let (expected, got) = ("one with draft stages".into(), "one without".into());
+            return Err(StepError::State { expected, got });
+        }
+        let Some(draft) = state.draft.as_ref().filter(|_| state.identity == self.identity) else {
+            let (expected, got) = (self.identity.clone(), state.identity.clone());
+            return Err(StepError::State { expected, got });
+        };
+        let count = draft.hidden.len() / c.main_hidden();
+        if count == 0 {
+            return Err(StepError::Empty);
+        }
+        let mut tokens = vec![c.dspark.noise_id; c.dspark.block];
+        tokens[0] = token;
+        let mut ids: Vec<u64> = tokens.iter().map(|&t| u64::from(t)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let at = state.position;
+        let waiting = at - count..at;
+        Ok(Draft {
+            model: self,
+            phase: Phase::Rows,
+            block_tokens: tokens,
+            ids,
+            span: [Span { first: 0, len: c.dspark.block, position: at }],
+            block: Rotations::new(&self.window_freqs, at..at + c.dspark.block),
+            rotations: Rotations::new(&self.window_freqs, waiting.clone()),
+            waiting,
+            main: Vec::new(),
+            rows: vec![Rows::new(Packing::Fp8, c.head_dim); c.dspark.stages],
+            stream: Stream::default(),
+            moe: None,
+            norm: Vec::new(),
+            hidden: Vec::new(),
+            normed: Vec::new(),
+            logits: Vec::new(),
+            drafted: Vec::new(),
+            confidence: Vec::new(),
+            probe: None,
+            state,
+        })
+    }
+}
+
+impl<'a> Draft<'a> {
+    /// Lets `probe` see intermediates; stages are layers `num_hidden_layers..`.
+    pub fn with_probe(mut self, probe: &'a mut (dyn Probe + Send + 'a)) -> Self {
+        self.probe = Some(probe);
+        self
+    }
+
+    /// The drafted tokens, best first guess at each place; empty until the draft has ended.
+    pub fn drafted(&self) -> &[u32] {
+        &self.drafted
+    }
+
+    /// The confidence logit of each drafted token.
+    pub fn confidence(&self) -> &[f32] {
+        &self.confidence
+    }
+
+    fn embed(&mut self, rows: &[&[u8]]) -> Result<(), StepError> {
+        let spec = &self.model.layout.tables[0].tensors[0];
+        let (expected, got) = (self.ids.len(), rows.len());
+        if expected != got {
+            return Err(StepError::Count { what: format!("rows of {}", spec.name), expected, got });
+        }
+        if let Some(row) = rows.iter().find(|row| row.len() != spec.row_bytes()) {
+            let (name, expected) = (format!("{} (a row)", spec.name), spec.row_bytes());
+            return Err(StepError::Bytes { name, expected, got: row.len() });
+        }
+        let at = |t: &u32| self.ids.binary_search(&u64::from(*t)).expect("ids are the tokens'");
+        let embedded: Vec<f32> =
+            self.block_tokens.iter().flat_map(|t| vector(spec, rows[at(t)])).collect();
+        let c = &self.model.config;
+        self.stream = Stream::new(&embedded, c.hc_mult, c.dim);
+        self.phase = Phase::Layer(0, Part::Mix);
+        Ok(())
+    }
+
+    fn layer(
+        &mut self,
+        kernels: &Kernels,
+        stage: usize,
+        part: Part,
+        tensors: &[&[u8]],
+    ) -> Result<(), StepError> {
+        let model = self.model;
+        let c = &model.config;
+        let l = c.layers + stage;
+        let w = LayerView::new(&model.prefixes[l], &model.layout.layers[l].tensors, tensors)?;
+        if part == Part::Join {
+            return self.pick(kernels, &w);
+        }
+        let mut cx = Cx {
+            config: c,
+            kernels,
+            regime: model.options.regime,
+            spans: &self.span,
+            layer: l,
+            probe: self.probe.as_deref_mut().map(|p| p as _),
+        };
+        if part == Part::Rest {
+            layer::rest(&mut cx, &w, self.moe.as_mut().expect("the router has spoken"))?;
+            if stage + 1 == c.dspark.stages {
+                self.norm = w.vector("norm.weight");
+            }
+            self.phase = Phase::Experts(stage);
+            return Ok(());
+        }
+        let p = Projections::bind(&w)?;
+        if stage == 0 {
+            let hidden = &self.state.draft.as_ref().expect("checked at the start").hidden;
+            let x = w.linear("main_proj")?.apply(kernels, cx.regime, hidden, self.waiting.len());
+            let x = x.map_err(|_| cx.non_finite("a hidden state of the draft", 0))?;
+            self.main = cx.rms(&x, &w.vector("main_norm.weight"));
+        }
+        let kv = p.key_values(&cx, &self.main, self.waiting.len(), &self.rotations)?;
+        push(&cx, &kv, &mut self.rows[stage])?;
+        let mut window = Vec::new();
+        let ring = &self.state.draft.as_ref().expect("checked at the start").rings[stage];
+        let first = self.state.position.saturating_sub(c.window);
+        (first..self.waiting.start).for_each(|p| ring.unpack(p % c.window, &mut window));
+        (0..self.waiting.len()).for_each(|i| self.rows[stage].unpack(i, &mut window));
+        let block = &self.block;
+        let attention = |cx: &mut Cx<'_>, x: &[f32]| block_attention(cx, &p, x, block, window);
+        let experts = (c.dspark.experts, c.dspark.active);
+        self.moe = Some(layer::mix(&mut cx, &w, &mut self.stream, experts, attention)?);
+        self.phase = Phase::Layer(stage, Part::Rest);
+        Ok(())
+    }
+
+    fn expert(
+        &mut self,
+        kernels: &Kernels,
+        stage: usize,
+        id: u32,
+        tensors: &[&[u8]],
+    ) -> Result<(), StepError> {
+        let model = self.model;
+        let c = &model.config;
+        let mut cx = Cx {
+            config: c,
+            kernels,
+            regime: model.options.regime,
+            spans: &self.span,
+            layer: c.layers + stage,
+            probe: self.probe.as_deref_mut().map(|p| p as _),
+        };
+        let moe = self.moe.as_mut().expect("the router has spoken");
+        if moe.missing.binary_search(&id).is_err() {
+            return Err(StepError::Unexpected {
+                wanted: format!("experts {:?} of draft stage {stage}", moe.missing),
+                fed: format!("expert {id}"),
+            });
+        }
+        let w = weights::expert(&model.layout.layers[c.layers + stage], id, tensors)?;
+        layer::expert(&mut cx, id, &w, moe)?;
+        if !moe.missing.is_empty() {
+            return Ok(());
+        }
+        layer::end(&mut cx, &mut self.stream, moe);
+        self.moe = None;
+        self.phase = Phase::Layer(stage + 1, Part::Mix);
+        if stage + 1 == c.dspark.stages {
+            self.hidden = self.stream.collapse(c.hc_mult, c.dim);
+            self.normed = cx.rms(&self.hidden, &self.norm);
+            cx.check_finite("the draft head's input", &self.normed)?;
+            self.logits = vec![0.0; c.dspark.block * c.vocab];
+            self.phase = Phase::Head(0);
+        }
+        Ok(())
+    }
+
+    fn head(
+        &mut self,
+        kernels: &Kernels,
+        done: usize,
+        tensors: &[&[u8]],
+        rows: &[u8],
+    ) -> Result<(), StepError> {
+        let head = &self.model.layout.head;
+        check("the head", &head.tensors, tensors)?;
+        let n = head_rows(kernels, &head.matrix, rows, done, &self.normed, &mut self.logits)?;
+        self.phase = match done + n {
+            all if all == self.model.config.vocab => {
+                Phase::Layer(self.model.config.dspark.stages - 1, Part::Join)
+            }
+            some => Phase::Head(some),
+        };
+        Ok(())
+    }
+
+    /// Picks the tokens one after the other, then lets the rings have the waiting rows.
+    fn pick(&mut self, kernels: &Kernels, w: &LayerView<'_>) -> Result<(), StepError> {
+        let c = &self.model.config;
+        let (embed, head) =
+            (w.matrix("markov_head.embed.weight"), w.matrix("markov_head.head.weight"));
+        let confidence = w.vector("confidence_head.proj.weight");
+        let mut previous = self.block_tokens[0];
+        let mut low = vec![0.0; c.dspark.markov_rank];
+        let mut bias = vec![0.0; c.vocab];
+        for (i, logits) in self.logits.chunks_exact_mut(c.vocab).enumerate() {
+            embed.widen_row(previous as usize, &mut low).expect("bf16 rows widen exactly");
+            kernels.matmul(&head, &low, 1, &mut bias);
+            logits.iter_mut().zip(&bias).for_each(|(l, b)| *l += b);
+            let position = self.span[0].position + i;
+            let logit = |token| StepError::Logit { token, position };
+            if let Some(token) = logits.iter().position(|l| !l.is_finite()) {
+                return Err(logit(token));
+            }
+            previous = argmax(logits).ok().flatten().ok_or_else(|| logit(0))?;
+            self.drafted.push(previous);
+            let input = [&self.hidden[i * c.dim..(i + 1) * c.dim], &low].concat();
+            self.confidence.push(numerics::dot(&input, &confidence));
+        }
+        if let Some(draft) = &mut self.state.draft {
+            for (ring, rows) in draft.rings.iter_mut().zip(&self.rows) {
+                for (i, position) in self.waiting.clone().enumerate() {
+                    fill_ring(ring, rows, i, position, c.window);
+                }
+            }
+            draft.hidden.clear();
+        }
+        self.phase = Phase::Done;
+        Ok(())
+    }
+
+    fn dispatch(&mut self, kernels: &Kernels, fed: &Fed<'_>) -> Result<(), StepError> {
+        match (self.phase, *fed) {
+            (Phase::Rows, Fed::Rows { rows }) => self.embed(rows),
+            (Phase::Layer(s, part), Fed::Layer { tensors }) => {
+                self.layer(kernels, s, part, tensors)
+            }
+            (Phase::Experts(s), Fed::Expert { id, tensors }) => {
+                self.expert(kernels, s, id, tensors)
+            }
+            (Phase::Head(done), Fed::Head { tensors, rows }) => {
+                self.head(kernels, done, tensors, rows)
+            }
+            (Phase::Failed, _) => Err(StepError::Failed),
+            _ => Err(StepError::Unexpected {
+                wanted: machine::Step::want(self).map_or("nothing", |w| w.kind()).into(),
+                fed: fed.kind().into(),
+            }),
+        }
+    }
+}
+
+/// Rounds and packs rows.
+fn push(cx: &Cx<'_>, rows: &[f32], out: &mut Rows) -> Result<(), StepError> {
+    let mut rows = rows.chunks_exact(cx.config.head_dim);
+    rows.try_for_each(|row| out.push(row)).map_err(|_| cx.non_finite("a key-value row", 0))
+}
+
+/// Attention of a stage: every place of the block sees the window and the whole block.
+fn block_attention(
+    cx: &mut Cx<'_>,
+    p: &Projections<'_>,
+    x: &[f32],
+    block: &Rotations,
+    mut rows: Vec<f32>,
+) -> Result<Vec<f32>, StepError> {
+    let (c, t) = (cx.config, cx.positions());
+    let qr = p.low_query(cx, x, t)?;
+    let q = p.queries(cx, &qr, t, block)?;
+    let mut own = Rows::new(Packing::Fp8, c.head_dim);
+    push(cx, &p.key_values(cx, x, t, block)?, &mut own)?;
+    (0..t).for_each(|i| own.unpack(i, &mut rows));
+    let mut o = vec![0.0; q.len()];
+    let width = c.heads * c.head_dim;
+    for (q, o) in q.chunks_exact(width).zip(o.chunks_exact_mut(width)) {
+        p.attend(cx.kernels, q, &rows, c, o);
+    }
+    p.output(cx, o, t, block)
+}
+
+impl machine::Step for Draft<'_> {
+    fn want(&self) -> Option<Want<'_>> {
+        let layers = self.model.config.layers;
+        match self.phase {
+            Phase::Rows => Some(Want::Rows { table: 0, ids: &self.ids }),
+            Phase::Layer(stage, part) => Some(Want::Layer { layer: layers + stage, part }),
+            Phase::Experts(stage) => {
+                Some(Want::Experts { layer: layers + stage, ids: &self.moe.as_ref()?.missing })
+            }
+            Phase::Head(first_row) => Some(Want::Head { first_row }),
+            Phase::Done | Phase::Failed => None,
+        }
+    }
+
+    fn upcoming(&self) -> Upcoming<'_> {
+        let (layers, stages) = (self.model.config.layers, self.model.config.dspark.stages);
+        let (current, begun) = match self.phase {
+            Phase::Rows => (None, 0),
+            Phase::Layer(s, Part::Join) => (Some(s), stages),
+            Phase::Layer(s, _) | Phase::Experts(s) => (Some(s), s + 1),
+            // The last stage's tensors are wanted once more after the head.
+            Phase::Head(_) => (None, stages - 1),
+            Phase::Done | Phase::Failed => (None, stages),
+        };
+        let missing = self.moe.as_ref().map(|m| m.missing.as_slice());
+        let experts = current.map(|s| layers + s).zip(missing.filter(|m| !m.is_empty()));
+        let head = matches!(self.phase, Phase::Rows | Phase::Experts(_))
+            || matches!(self.phase, Phase::Layer(_, part) if part != Part::Join);
+        Upcoming { experts, layers: layers + begun..layers + stages, head }
+    }
+
+    fn feed(&mut self, kernels: &Kernels, fed: Fed<'_>) -> Result<(), StepError> {
+        let result = self.dispatch(kernels, &fed);
+        if result.is_err() {
+            self.phase = Phase::Failed;
+        }
+        result
+    }
+
+    /// Logits of each place of the block, `[block, vocab]`, with the token before it counted in.
+    fn logits(&self) -> &[f32] {
+        if self.phase == Phase::Done { &self.logits } else { &[] }
+    }
+}
+
+/// What the caller does with a position's logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The next token, by whatever rule.
+    pub token: u32,
+    /// Whether nothing is to follow it (end of text, enough tokens).
+    pub last: bool,
+}
+
+/// One round of speculative decoding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// The tokens that follow, at least one; exactly those that decoding one by one would give.
+    pub tokens: Vec<u32>,
+    /// Drafts that were verified; `tokens.len() - 1` of them were right.
+    pub drafted: usize,
+}
+
+/// Drafts verified and accepted so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Acceptance {
+    /// Rounds.
+    pub rounds: u64,
+    /// Drafts verified.
+    pub drafted: u64,
+    /// Drafts that were the token chosen.
+    pub accepted: u64,
+}
+
+impl Acceptance {
+    /// Counts a round.
+    pub fn add(&mut self, round: &Round) {
+        self.rounds += 1;
+        self.drafted += round.drafted as u64;
+        self.accepted += round.tokens.len() as u64 - 1;
+    }
+
+    /// Share of the verified drafts that were right; `None` before the first.
+    pub fn rate(&self) -> Option<f64> {
+        (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
+    }
+}
+
+/// Decodes the tokens after `token`, which follows `state` and has not been processed: drafts,
+/// verifies all drafts in one backbone step, and keeps the positions up to the first draft that
+/// is not the token `choose` picks from the backbone's own logits.
+///
+/// `run` feeds a step until it wants nothing more. `choose` is called once for each token of the
+/// result, in order, with that position's logits: a sampler that draws one number a call gives
+/// the same tokens as without drafts. At most `most` drafts are verified. On an error the state
+/// is as before the round, except that the draft rings may be further.
+///
+/// # Errors
+/// Whatever `run`, `choose` or a step refuses.
+pub fn round<E: From<StepError>>(
+    model: &DeepSeekV41,
+    state: &mut State,
+    token: u32,
+    most: usize,
+    mut run: impl FnMut(&mut dyn machine::Step) -> Result<(), E>,
+    mut choose: impl FnMut(&[f32]) -> Result<Choice, E>,
+) -> Result<Round, E> {
+    // A verified draft takes a position after the token's own.
+    let room = state.context().saturating_sub(state.position() + 1);
+    let mut tokens = vec![token];
+    if most.min(room) > 0 && state.can_draft() {
+        let mut draft = model.draft(state, token)?;
+        run(&mut draft)?;
+        tokens.extend(draft.drafted().iter().take(most.min(room)));
+    }
+    let drafted = tokens.len() - 1;
+    let chunk = Chunk { state, tokens: &tokens, logits: Logits::All };
+    let mut step = model.step(vec![chunk])?.hold();
+    run(&mut step)?;
+    let mut chosen = Vec::new();
+    for (i, logits) in machine::Step::logits(&step).chunks_exact(model.vocab()).enumerate() {
+        let choice = choose(logits)?;
+        chosen.push(choice.token);
+        if choice.last || tokens.get(i + 1) != Some(&choice.token) {
+            break;
+        }
+    }
+    step.commit(&[chosen.len()])?;
+    Ok(Round { tokens: chosen, drafted })
+}
+
+impl State {
+    /// Whether tokens can be drafted from here: the model was bound with drafts and the backbone
+    /// has seen a position since the last draft.
+    pub fn can_draft(&self) -> bool {
+        self.draft.as_ref().is_some_and(|d| !d.hidden.is_empty())
+    }
+}
