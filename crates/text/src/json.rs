@@ -338,7 +338,8 @@ impl<'t> Parser<'t> {
 
 /// Python's dict: a repeated key keeps its first place and its last value.
 fn last_value_wins<V>(members: Vec<(String, Value, V)>) -> Vec<(String, Value, V)> {
-    let mut place = rustc_hash::FxHashMap::default();
+    // Keys come from requests: the standard hasher, which nobody can aim collisions at.
+    let mut place = std::collections::HashMap::new();
     let mut out: Vec<(String, Value, V)> = Vec::with_capacity(members.len());
     for member in members {
         match place.get(&member.0) {

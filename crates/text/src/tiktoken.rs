@@ -4,7 +4,7 @@
 use crate::bpe::{Bpe, Merge, key};
 use crate::error::Error;
 use crate::json;
-use crate::tokenizer::{Family, MAX_FILE_BYTES, MAX_TOKEN_BYTES, MAX_VOCAB, Tokenizer, Vocab};
+use crate::tokenizer::{Family, MAX_TOKEN_BYTES, MAX_VOCAB, Tokenizer, Vocab};
 use base64::Engine;
 use rustc_hash::FxHashMap;
 
@@ -16,8 +16,8 @@ const MAX_ADDED: usize = 1 << 12;
 /// Makes the tokenizer of the two files' contents.
 pub(crate) fn read(ranks: &[u8], config: &[u8]) -> Result<Tokenizer, Error> {
     let tokens = read_ranks(ranks)?;
-    let added = read_added(config, tokens.len())?;
     let bpe = merges(&tokens)?;
+    let added = read_added(config, tokens.len())?;
     let mut vocab = Vocab::default();
     tokens.iter().for_each(|token| vocab.push(token, false));
     for (i, spelling) in added.iter().enumerate() {
@@ -36,9 +36,6 @@ fn file(file: &'static str, what: impl Into<String>) -> Error {
 
 /// The token bytes by rank.
 fn read_ranks(bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-    if bytes.len() > MAX_FILE_BYTES {
-        return Err(file(RANKS, format!("larger than {MAX_FILE_BYTES} bytes")));
-    }
     let mut tokens: Vec<Option<Vec<u8>>> = Vec::new();
     let lines = bytes.strip_suffix(b"\n").unwrap_or(bytes).split(|&b| b == b'\n');
     for (i, line) in lines.enumerate() {
@@ -107,9 +104,6 @@ fn merges(tokens: &[Vec<u8>]) -> Result<Bpe, Error> {
 
 /// The added tokens' spellings from id `first` on.
 fn read_added(config: &[u8], first: usize) -> Result<Vec<Option<String>>, Error> {
-    if config.len() > MAX_FILE_BYTES {
-        return Err(file(CONFIG, format!("larger than {MAX_FILE_BYTES} bytes")));
-    }
     let text = std::str::from_utf8(config).map_err(|_| file(CONFIG, "not UTF-8"))?;
     let json =
         json::parse(text).map_err(|e| Error::Line { file: CONFIG, line: e.line, what: e.what })?;

@@ -62,6 +62,8 @@ pub(crate) struct Vocab {
     by_spelling: FxHashMap<Box<str>, u32>,
     /// Lengths of control spellings, longest first, without repeats.
     lengths: Vec<usize>,
+    /// The bytes that control spellings begin with.
+    first_bytes: Vec<u8>,
 }
 
 impl Vocab {
@@ -79,6 +81,7 @@ impl Vocab {
                 let spelling =
                     String::from_utf8_lossy(self.get(id).unwrap_or_default()).into_owned();
                 self.lengths.push(spelling.len());
+                self.first_bytes.extend(spelling.bytes().next());
                 if self.by_spelling.insert(spelling.clone().into(), id).is_some() {
                     return Err(spelling);
                 }
@@ -86,6 +89,8 @@ impl Vocab {
         }
         self.lengths.sort_unstable_by(|a, b| b.cmp(a));
         self.lengths.dedup();
+        self.first_bytes.sort_unstable();
+        self.first_bytes.dedup();
         Ok(())
     }
 
@@ -107,6 +112,23 @@ impl Tokenizer {
     /// # Errors
     /// Missing, ambiguous, broken or unsupported files; the message names file, line and field.
     pub fn from_files(files: &TokenizerFiles) -> Result<Self, Error> {
+        for (file, bytes) in [
+            ("tiktoken.model", files.tiktoken),
+            ("tokenizer_config.json", files.config),
+            ("tokenizer.json", files.tokenizer_json),
+        ] {
+            let Some(bytes) = bytes else { continue };
+            if bytes.starts_with(b"version https://git-lfs") {
+                let what = "a Git LFS pointer, not the file itself: run `git lfs pull`".to_owned();
+                return Err(Error::File { file, what });
+            }
+            if bytes.len() > MAX_FILE_BYTES {
+                return Err(Error::File {
+                    file,
+                    what: format!("larger than {MAX_FILE_BYTES} bytes"),
+                });
+            }
+        }
         match (files.tiktoken, files.config, files.tokenizer_json) {
             (Some(_), _, Some(_)) => {
                 Err(Error::Files("both tiktoken.model and tokenizer.json are there: remove one"))
@@ -173,6 +195,9 @@ impl Tokenizer {
 
     /// The longest control spelling that begins at `at`, with its end.
     fn control_at(&self, text: &str, at: usize) -> Option<(u32, usize)> {
+        if !self.vocab.first_bytes.contains(&text.as_bytes()[at]) {
+            return None;
+        }
         self.vocab.lengths.iter().find_map(|length| {
             let spelling = text.get(at..at + length)?;
             self.vocab.by_spelling.get(spelling).map(|&id| (id, at + length))

@@ -4,7 +4,7 @@
 use crate::bpe::{Bpe, Merge, Scratch, key};
 use crate::error::Error;
 use crate::json::{self, Value};
-use crate::tokenizer::{Family, MAX_FILE_BYTES, MAX_TOKEN_BYTES, MAX_VOCAB, Tokenizer, Vocab};
+use crate::tokenizer::{Family, MAX_TOKEN_BYTES, MAX_VOCAB, Tokenizer, Vocab};
 use rustc_hash::FxHashMap;
 
 const FILE: &str = "tokenizer.json";
@@ -21,9 +21,6 @@ pub(crate) const SPLITS: [&str; 3] = [
 
 /// Makes the tokenizer of the file's content.
 pub(crate) fn read(bytes: &[u8]) -> Result<Tokenizer, Error> {
-    if bytes.len() > MAX_FILE_BYTES {
-        return Err(file(format!("larger than {MAX_FILE_BYTES} bytes")));
-    }
     let text = std::str::from_utf8(bytes).map_err(|_| file("not UTF-8"))?;
     let json =
         json::parse(text).map_err(|e| Error::Line { file: FILE, line: e.line, what: e.what })?;
