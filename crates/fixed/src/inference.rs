@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use crate::arith::{Backend, Rows, Scratch, plain};
 use crate::format::{Config, Matrix, Metadata};
-use crate::planner::{self, ALLOWANCE, Chunk, Planner, phase};
+use crate::planner::{self, ALLOWANCE, Chunk, Planner, TurnPlan, phase};
 use crate::state::{self, Buffers, Header, Layout};
 use crate::{Error, sampler, tokenizer};
 
@@ -74,14 +74,33 @@ pub fn turn_with(
     sections: &[WeightSection<'_>],
     allowance: u32,
 ) -> Result<TurnResult, Error> {
+    let plan = planner::plan_turn_within(metadata.config, state, allowance)?;
+    turn_planned(backend, scratch, metadata, state, sections, allowance, &plan)
+}
+
+/// [`turn_with`] for a host that has just planned the turn, with the same allowance, and need not
+/// pay for planning it again.
+///
+/// # Errors
+/// As [`turn_with`]; [`Error::InvalidState`] also when the plan turns out to be another state's,
+/// and then the state is partly written and must be discarded.
+pub fn turn_planned(
+    backend: Backend,
+    scratch: &mut Scratch,
+    metadata: &Metadata<'_>,
+    state: &mut [u8],
+    sections: &[WeightSection<'_>],
+    allowance: u32,
+    plan: &TurnPlan,
+) -> Result<TurnResult, Error> {
     planner::check_allowance(allowance)?;
     state::check_aligned(state)?;
     let config = metadata.config;
     let (layout, header) = state::check(&config, state)?;
-    let plan = planner::plan_checked(config, &header, allowance)?;
     for index in plan.sections() {
         let given = find(sections, *index).ok_or(Error::MissingWeights)?;
-        if given.len() < metadata.section_len(*index as usize) {
+        let len = metadata.section_entry(*index as usize, 8).ok_or(Error::InvalidFormat)?;
+        if (given.len() as u64) < len {
             return Err(Error::MissingWeights);
         }
     }
@@ -93,19 +112,26 @@ pub fn turn_with(
         header,
         buffers: Buffers::split(&config, &layout, state)?,
     };
-    let before = header.cursor.generated;
-    let (work, token) = if header.cursor.phase < phase::EMBEDDING {
-        (tokenizer::run(metadata, &mut run.header, &mut run.buffers, allowance)?, None)
-    } else {
-        (plan.estimated_cu, run.chunks(sections, allowance)?)
+    let (work, token) = match header.cursor.phase {
+        phase::DONE => return Err(Error::InvalidState),
+        phase::OPEN..=phase::MERGES => {
+            (tokenizer::run(metadata, &mut run.header, &mut run.buffers, allowance)?, None)
+        }
+        _ => (plan.estimated_cu, run.chunks(sections, allowance)?),
     };
-    let mut header = run.header;
-    header.turns = header.turns.wrapping_add(1);
-    header.write(state);
+    let after = run.header.cursor;
+    let complete = after.phase == phase::DONE;
+    // A stop token is the one thing that a plan does not foresee.
+    if header.cursor.phase >= phase::EMBEDDING && !complete && after != plan.end {
+        return Err(Error::InvalidState);
+    }
+    let mut ended = run.header;
+    ended.turns = ended.turns.wrapping_add(1);
+    ended.write(state);
     Ok(TurnResult {
-        complete: header.cursor.phase == phase::DONE,
-        generated: header.cursor.generated,
-        generated_this_turn: header.cursor.generated - before,
+        complete,
+        generated: after.generated,
+        generated_this_turn: after.generated - header.cursor.generated,
         token,
         work,
     })

@@ -60,7 +60,7 @@ pub mod tokenizer;
 pub use bytes::{read_u32, read_u64};
 pub use error::{Error, Fault};
 pub use format::{Artifact, Config, Metadata};
-pub use inference::{TurnResult, WeightSection, turn, turn_with};
+pub use inference::{TurnResult, WeightSection, turn, turn_planned, turn_with};
 pub use planner::{Cursor, TurnPlan};
 pub use state::{
     MAX_PROMPT, MAX_TEMPERATURE, StateInfo, check_state, init_state, output_text, output_tokens,

@@ -367,3 +367,23 @@ fn section_zero_of_another_model_is_refused() {
     let result = turn(a.config(), &mut state, &b.artifact[..b.zero], &[]);
     assert_eq!(result, Err(Error::InvalidFormat));
 }
+
+/// Catches a turn that trusts a plan made for an earlier state.
+#[test]
+fn a_stale_plan_is_refused() {
+    let g = Ground::new(model("facit-tales").unwrap());
+    let mut state = g.tokenised();
+    let (m, sections) = (g.metadata(), [WeightSection { index: 1, bytes: g.section() }]);
+    let mut scratch = Scratch::default();
+    let mut turn = |state: &mut [u8], plan| {
+        fixed::turn_planned(Backend::plain(), &mut scratch, &m, state, &sections, ALLOWANCE, plan)
+    };
+    let first = plan_turn(m.config, &state).unwrap();
+    let result = turn(&mut state, &first).unwrap();
+    assert_eq!(result.work, first.estimated_cu);
+    assert_eq!(turn(&mut state.clone(), &first), Err(Error::InvalidState));
+    let second = plan_turn(m.config, &state).unwrap();
+    assert!(turn(&mut state, &second).is_ok());
+    let mut complete = g.complete();
+    assert_eq!(turn(&mut complete, &second), Err(Error::InvalidState));
+}

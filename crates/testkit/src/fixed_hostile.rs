@@ -9,7 +9,7 @@ use fixed::arith::{Backend, Scratch};
 use fixed::planner::{ALLOWANCE, phase, plan_turn, plan_turn_within};
 use fixed::run::{Model, Options, Until};
 use fixed::{Artifact, Config, Error, Metadata, StateInfo, check_state, init_state, state_size};
-use fixed::{read_u32, tokenizer, turn_with};
+use fixed::{WeightSection, read_u32, tokenizer, turn_with};
 
 use crate::fixed_models::model;
 use crate::random::hash;
@@ -54,9 +54,11 @@ fn sealed(bytes: &[u8]) {
     let mut state = vec![0; state_size(m.config, 2, 1).unwrap_or(usize::MAX).min(MAX_STATE)];
     if init_state(m.config, &mut state, b"ab", 1, 0, 1).is_ok() {
         let mut scratch = Scratch::default();
+        // More than any section of the small models holds, and not their weights.
+        let sections = [1, 2].map(|index| WeightSection { index, bytes: &[0x5A; 50_000] });
         for _ in 0..MAX_TURNS {
-            let turn = turn_with(Backend::plain(), &mut scratch, &m, &mut state, &[], ALLOWANCE);
-            if turn.is_err() {
+            let backend = Backend::plain();
+            if turn_with(backend, &mut scratch, &m, &mut state, &sections, ALLOWANCE).is_err() {
                 break;
             }
         }

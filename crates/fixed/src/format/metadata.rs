@@ -203,7 +203,7 @@ impl<'a> Metadata<'a> {
     /// # Panics
     /// If the artifact has no such section.
     pub fn section_offset(&self, index: usize) -> usize {
-        self.section_entry(index, 0)
+        self.known_section(index, 0)
     }
 
     /// Bytes of section `index`.
@@ -211,13 +211,20 @@ impl<'a> Metadata<'a> {
     /// # Panics
     /// If the artifact has no such section.
     pub fn section_len(&self, index: usize) -> usize {
-        self.section_entry(index, 8)
+        self.known_section(index, 8)
     }
 
-    fn section_entry(&self, index: usize, field: usize) -> usize {
-        assert!(index < self.section_count(), "section {index} of {}", self.section_count());
-        // `check_section_table` bounded both by the end of the artifact.
-        read_u64(self.bytes, SECTION_TABLE + 16 * index + field) as usize
+    fn known_section(&self, index: usize, field: usize) -> usize {
+        let entry = self.section_entry(index, field);
+        let count = self.section_count();
+        // `check_section_table` bounded both fields by the end of the artifact.
+        entry.unwrap_or_else(|| panic!("section {index} of {count}")) as usize
+    }
+
+    /// A field of the section table; `None` if there is no such section.
+    pub(crate) fn section_entry(&self, index: usize, field: usize) -> Option<u64> {
+        (index < self.section_count())
+            .then(|| read_u64(self.bytes, SECTION_TABLE + 16 * index + field))
     }
 
     /// One over the square root of the head size, 24 fractional bits.
