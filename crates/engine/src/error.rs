@@ -70,6 +70,21 @@ pub enum Error {
          fixed point, and text made so far is unsound"
     )]
     Unsound,
+    /// A model stopped: numbers that are not finite, tokens or states it refuses.
+    #[error(transparent)]
+    Step(#[from] models::machine::StepError),
+    /// A saved state of a giant model was refused.
+    #[error("the saved state is refused: {0}")]
+    Snapshot(#[from] models::machine::SnapshotError),
+    /// Weights could not be found or read.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// No token could be chosen.
+    #[error(transparent)]
+    Sampling(#[from] crate::giant::SamplingError),
+    /// Text could not be encoded or ids decoded.
+    #[error(transparent)]
+    Text(#[from] text::Error),
     /// The integer core refused for a reason none of the above names.
     #[error("{doing}: core error {} ({source:?})", *source as u32)]
     Core {

@@ -11,6 +11,7 @@ pub mod convert;
 pub mod digest;
 mod error;
 pub mod files;
+pub mod giant;
 pub mod inspect;
 pub mod params;
 pub mod quote;

@@ -1,0 +1,155 @@
+//! A model directory: which family it is, its config, its tensors by name, its tokenizer.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use models::kimi_k3::{self, KimiK3};
+use models::machine::Stored;
+use store::safetensors::Index;
+use text::{Tokenizer, TokenizerFiles};
+
+use crate::{Digest, Error, files};
+
+/// Largest `config.json` that is read.
+pub const MAX_CONFIG_BYTES: u64 = 4 << 20;
+/// Largest tokenizer file that is read.
+pub const MAX_TOKENIZER_BYTES: u64 = text::MAX_FILE_BYTES as u64;
+
+/// The model families whose directories Facit opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Family {
+    /// Kimi K3.
+    KimiK3,
+    /// DeepSeek-V4.1.
+    DeepseekV41,
+}
+
+/// An opened model directory. Only headers and small files have been read.
+pub struct Checkpoint {
+    dir: PathBuf,
+    family: Family,
+    config: Vec<u8>,
+    index: Arc<Index>,
+}
+
+impl Checkpoint {
+    /// Whether `path` looks like a model directory, so that a command line can tell it from a
+    /// prompt.
+    pub fn is_at(path: &Path) -> bool {
+        path.is_dir() && path.join("config.json").exists()
+    }
+
+    /// Opens a directory with `config.json` and safetensors shards.
+    ///
+    /// # Errors
+    /// A config of another model; any shard whose header is not in order.
+    pub fn open(dir: &Path) -> Result<Checkpoint, Error> {
+        let path = dir.join("config.json");
+        let config = files::read(&path, MAX_CONFIG_BYTES)?;
+        let family = family_of(&config).map_err(|why| Error::corrupt(show(&path), why))?;
+        let index = Arc::new(Index::open(dir)?);
+        Ok(Checkpoint { dir: dir.to_owned(), family, config, index })
+    }
+
+    /// Which family's model it is.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Where it lies.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Every tensor by name.
+    pub fn index(&self) -> &Arc<Index> {
+        &self.index
+    }
+
+    /// Names the checkpoint: the digest of its config and of every tensor's name, type, shape
+    /// and place. (Weights are covered by `verify-model`, which reads all of them.)
+    pub fn digest(&self) -> Digest {
+        let config = Digest::of(&self.config);
+        Digest::of(&[config.0, self.index.digest().0].concat())
+    }
+
+    /// The Kimi K3 in this directory.
+    ///
+    /// # Errors
+    /// Every missing or mistyped field; the first tensor that is missing or misshapen.
+    pub fn kimi_k3(&self) -> Result<KimiK3, Error> {
+        let config = kimi_k3::Config::parse(&self.config).map_err(|e| self.bad_config(&e))?;
+        KimiK3::bind(config, |name| self.stored(name)).map_err(|e| self.bad_tensors(&e))
+    }
+
+    /// The tokenizer beside the weights; `None` if the directory has no tokenizer file.
+    ///
+    /// # Errors
+    /// A tokenizer file that is damaged or unsupported.
+    pub fn tokenizer(&self) -> Result<Option<Tokenizer>, Error> {
+        tokenizer_at(&self.dir)
+    }
+
+    fn stored(&self, name: &str) -> Option<Stored> {
+        let tensor = self.index.get(name)?;
+        Some(Stored {
+            dtype: tensor.dtype.name().into(),
+            shape: tensor.shape.iter().map(|&d| d as usize).collect(),
+        })
+    }
+
+    fn bad_config(&self, error: &dyn std::error::Error) -> Error {
+        Error::Refused(format!("{}: {error}", show(&self.dir.join("config.json"))))
+    }
+
+    fn bad_tensors(&self, error: &dyn std::error::Error) -> Error {
+        Error::corrupt(show(&self.dir), error.to_string())
+    }
+}
+
+/// The tokenizer in a directory; `None` without a tokenizer file.
+///
+/// # Errors
+/// A tokenizer file that is damaged or unsupported.
+pub fn tokenizer_at(dir: &Path) -> Result<Option<Tokenizer>, Error> {
+    let read = |name: &str| {
+        let path = dir.join(name);
+        path.exists().then(|| files::read(&path, MAX_TOKENIZER_BYTES)).transpose()
+    };
+    let tiktoken = read("tiktoken.model")?;
+    let config = read("tokenizer_config.json")?;
+    let json = read("tokenizer.json")?;
+    if tiktoken.is_none() && json.is_none() {
+        return Ok(None);
+    }
+    let files = TokenizerFiles {
+        tiktoken: tiktoken.as_deref(),
+        config: config.as_deref(),
+        tokenizer_json: json.as_deref(),
+    };
+    let tokenizer = Tokenizer::from_files(&files);
+    tokenizer.map(Some).map_err(|e| Error::corrupt(show(dir), e.to_string()))
+}
+
+/// The family a config names, by the fields only that family has.
+fn family_of(config: &[u8]) -> Result<Family, String> {
+    let value: serde_json::Value =
+        serde_json::from_slice(config).map_err(|e| format!("not JSON: {e}"))?;
+    let kind = value.get("model_type").and_then(|v| v.as_str()).unwrap_or("");
+    let text = value.get("text_config").unwrap_or(&value);
+    if kind.starts_with("deepseek") || text.get("compress_ratios").is_some() {
+        return Ok(Family::DeepseekV41);
+    }
+    if text.get("linear_attn_config").is_some() || text.get("kda_num_heads").is_some() {
+        return Ok(Family::KimiK3);
+    }
+    Err(format!(
+        "model_type is {kind:?}: Facit runs Kimi K3 and DeepSeek-V4.1 directories \
+         (llama2.c checkpoints are converted first, with `facit convert`)"
+    ))
+}
+
+fn show(path: &Path) -> String {
+    path.display().to_string()
+}

@@ -1,0 +1,113 @@
+//! The host's side of *the model asks, the host feeds*: where weights come from.
+//!
+//! A host first makes a wanted block available ([`Host::fetch`]: may wait for a disk), then
+//! lends its bytes ([`Host::lend`]). Two calls, because the want borrows the step that the bytes
+//! are then fed to.
+
+use crate::Error;
+use models::machine::{Fed, Layout, Part, Step, StepError, Upcoming, Want};
+use numerics::Kernels;
+
+/// A block that a host has made available, until the next [`Host::fetch`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Block {
+    /// The rows of the last [`Want::Rows`].
+    Rows,
+    /// A layer's always-active tensors.
+    Layer(usize),
+    /// One expert of a layer.
+    Expert {
+        /// Layer from 0.
+        layer: usize,
+        /// Which of the wanted ones is here.
+        id: u32,
+    },
+    /// The head from this row on.
+    Head {
+        /// First row.
+        first_row: usize,
+    },
+}
+
+/// What a host has read and waited so far. All counts are exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Counters {
+    /// Bytes of always-active layer weights read from disk.
+    pub trunk_bytes: u64,
+    /// Bytes of routed experts read from disk.
+    pub expert_bytes: u64,
+    /// Bytes of everything else read from disk (embedding and engram rows, head).
+    pub other_bytes: u64,
+    /// Requests for an expert.
+    pub expert_requests: u64,
+    /// Requests for an expert whose weights were in memory, complete, when the router chose it.
+    pub expert_hits: u64,
+    /// Seconds spent waiting for the disk with nothing to compute.
+    pub wait_seconds: f64,
+}
+
+impl Counters {
+    /// All bytes read.
+    pub fn bytes(&self) -> u64 {
+        self.trunk_bytes + self.expert_bytes + self.other_bytes
+    }
+
+    /// What happened since `earlier`.
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        Counters {
+            trunk_bytes: self.trunk_bytes - earlier.trunk_bytes,
+            expert_bytes: self.expert_bytes - earlier.expert_bytes,
+            other_bytes: self.other_bytes - earlier.other_bytes,
+            expert_requests: self.expert_requests - earlier.expert_requests,
+            expert_hits: self.expert_hits - earlier.expert_hits,
+            wait_seconds: self.wait_seconds - earlier.wait_seconds,
+        }
+    }
+}
+
+/// Where weights come from.
+pub trait Host: Send {
+    /// Makes one block of what is wanted available and may begin reading what is upcoming.
+    ///
+    /// # Errors
+    /// A read that failed, naming the tensor. The step must then be dropped.
+    fn fetch(&mut self, want: Want<'_>, upcoming: &Upcoming<'_>) -> Result<Block, Error>;
+
+    /// Lends the block's bytes to `use_it`.
+    ///
+    /// # Errors
+    /// What `use_it` returned.
+    fn lend(
+        &mut self,
+        block: &Block,
+        use_it: &mut dyn FnMut(Fed<'_>) -> Result<(), StepError>,
+    ) -> Result<(), StepError>;
+
+    /// What has been read so far.
+    fn counters(&self) -> Counters;
+}
+
+/// Feeds a step until it has ended.
+///
+/// # Errors
+/// The first failed read or refused feed; the states are then as before the step.
+pub fn drive<S: Step>(step: &mut S, host: &mut dyn Host, kernels: &Kernels) -> Result<(), Error> {
+    while let Some(want) = step.want() {
+        let block = host.fetch(want, &step.upcoming())?;
+        host.lend(&block, &mut |fed| step.feed(kernels, fed))?;
+    }
+    Ok(())
+}
+
+/// A person's name for a part of the work, for progress lines.
+pub fn describe(want: &Want<'_>, layout: &Layout) -> String {
+    let layers = layout.layers.len();
+    match want {
+        Want::Rows { table: 0, .. } => "embedding".into(),
+        Want::Rows { .. } => "table rows".into(),
+        Want::Layer { layer, part: Part::Mix } => format!("layer {}/{layers}", layer + 1),
+        Want::Layer { layer, .. } => format!("layer {}/{layers}, shared", layer + 1),
+        Want::Experts { layer, .. } => format!("layer {}/{layers}, experts", layer + 1),
+        Want::Head { .. } => "head".into(),
+    }
+}
