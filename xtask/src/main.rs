@@ -3,6 +3,7 @@
 //! Nothing here is shipped. A chore that misses a tool says what to install and fails; it never skips.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod arch;
 mod ci;
 mod shell;
 mod tidy;
@@ -20,6 +21,8 @@ struct Args {
 enum Chore {
     /// Formatting, lints, documentation and tidy checks: everything CI asks besides the tests.
     Ci,
+    /// The suites of `fixed` and `numerics` under qemu: aarch64 (NEON) and s390x (big-endian).
+    Arch,
     /// House rules: file headers and lengths, dependency table, licences, unsafe code, links.
     Tidy,
 }
@@ -27,6 +30,7 @@ enum Chore {
 fn main() -> anyhow::Result<()> {
     match Args::parse().chore {
         Chore::Ci => ci::run(),
+        Chore::Arch => arch::run(),
         Chore::Tidy => tidy::run(),
     }
 }
