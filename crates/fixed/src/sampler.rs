@@ -62,8 +62,8 @@ pub(crate) fn run(m: &Metadata<'_>, h: &mut Header, b: &Buffers<'_>, chunk: &Chu
     }
 }
 
-/// Appends a token and its text to the output, at the slot of the token before `h.cursor` counted
-/// it. Ends the run at a stop token: `before` is the cursor of the position that chose it.
+/// Appends a token and its text to the output. The cursor has counted the token already and moved on
+/// from `position`, which chose it; a stop token ends the run there.
 ///
 /// # Errors
 /// [`Error::InvalidState`] when a forged state or table chose no entry or leaves no room.
