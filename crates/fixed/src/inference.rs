@@ -196,7 +196,7 @@ impl Run<'_, '_> {
         let (m, b, cursor) = (self.metadata, &mut self.buffers, self.header.cursor);
         let layer = cursor.layer as usize;
         match cursor.phase {
-            phase::ATTENTION_NORM => plain::rms_norm(b.x, m.norm(2 * layer), b.n),
+            phase::ATTENTION_NORM => self.backend.rms_norm(b.x, m.norm(2 * layer), b.n),
             phase::ROTARY => {
                 let angles = m.rotary(cursor.position as usize);
                 plain::rotate(b.q, angles);
@@ -207,11 +207,11 @@ impl Run<'_, '_> {
             phase::ATTENTION => self.attention(chunk.units as usize),
             phase::FEED_FORWARD_NORM => {
                 plain::add(b.x, b.o);
-                plain::rms_norm(b.x, m.norm(2 * layer + 1), b.n);
+                self.backend.rms_norm(b.x, m.norm(2 * layer + 1), b.n);
             }
             phase::SILU => plain::silu_times(m.silu(), b.gate, b.up),
             phase::RESIDUAL => plain::add(b.x, b.o),
-            phase::FINAL_NORM => plain::rms_norm_in_place(b.x, m.norm(2 * m.config.layers())),
+            phase::FINAL_NORM => self.backend.rms_norm_in_place(b.x, m.norm(2 * m.config.layers())),
             phase::SAMPLING => return Ok(sampler::run(m, &mut self.header, b, chunk)),
             _ => {
                 let matrix = chunk.matrix.ok_or(Error::InvalidState)?;

@@ -262,6 +262,32 @@ fn probabilities_at_whole_quotients_equal_the_definition() {
     }
 }
 
+/// Catches a root or a quotient that is off by one, and sums of squares that have to wrap.
+#[test]
+fn normalisation_equals_the_definition() {
+    let mut random = Random(6);
+    for (case, len) in [2, 3, 10, 64, 288, 1000].repeat(40).into_iter().enumerate() {
+        let bits = [0, 4, 10, 18, 24, 31, 32, 40, 55, 63][case % 10];
+        let x = words((0..len).map(|_| random.signed(bits)));
+        let weights: Vec<[u8; 4]> =
+            (0..len).map(|_| (random.next() as u32).to_le_bytes()).collect();
+        let squares = x.iter().fold(0u64, |t, x| t.wrapping_add((x.get() as u64).wrapping_pow(2)));
+        let root = (squares / len as u64 + 42_950).isqrt() as i64;
+        let expected = words(
+            x.iter()
+                .zip(&weights)
+                .map(|(x, w)| (x.get().wrapping_mul(i32::from_le_bytes(*w) as i64) / root) >> 8),
+        );
+        for backend in Backend::supported() {
+            let (mut out, mut in_place) = (words(vec![1; len]), x.clone());
+            backend.rms_norm(&x, &weights, &mut out);
+            backend.rms_norm_in_place(&mut in_place, &weights);
+            assert_eq!(out, expected, "{} of {len} values of {bits} bits", backend.name());
+            assert_eq!(in_place, expected, "{} in place", backend.name());
+        }
+    }
+}
+
 /// Fails, rather than skips, where the processor has a backend's instructions and the backend is
 /// not offered.
 #[test]

@@ -28,6 +28,8 @@ pub(super) fn scores(
     if range.start == 0 {
         largest = i64::MIN;
     }
+    let mut maxima = _mm256_set1_epi64x(largest);
+    let scale = _mm256_set1_epi64x(inv_sqrt.into());
     for i in fours.clone().step_by(4) {
         let mut sums = [_mm256_setzero_si256(); 4];
         for e in (0..q.len()).step_by(4) {
@@ -42,16 +44,36 @@ pub(super) fn scores(
                 }
             }
         }
-        for (score, dot) in scores[i..i + 4].iter_mut().zip(lane_sums(sums)) {
-            let value = plain::finish_score(dot, inv_sqrt);
-            score.set(value);
-            largest = largest.max(value);
-        }
+        let dots = shift_right::<16>(lane_sums(sums));
+        let values = shift_right::<24>(multiply_u32(dots, scale));
+        let out = &mut scores[i..i + 4];
+        // SAFETY: room for four words.
+        unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), values) };
+        let larger = _mm256_cmpgt_epi64(values, maxima);
+        maxima = _mm256_blendv_epi8(maxima, values, larger);
     }
+    largest = to_array(maxima).into_iter().fold(largest, i64::max);
     if fours.end == range.end {
         return largest;
     }
     plain::scores(q, keys, stride, inv_sqrt, fours.end..range.end, scores, largest)
+}
+
+/// `lanes >> BITS`, arithmetic: an offset makes it a logical shift and is taken off again.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn shift_right<const BITS: i32>(lanes: __m256i) -> __m256i {
+    let shifted = _mm256_srli_epi64::<BITS>(_mm256_xor_si256(lanes, _mm256_set1_epi64x(i64::MIN)));
+    _mm256_sub_epi64(shifted, _mm256_set1_epi64x(1 << (63 - BITS)))
+}
+
+/// `lanes * factor`, wrapping; each lane of `factor` below 2^32.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn multiply_u32(lanes: __m256i, factor: __m256i) -> __m256i {
+    let low = _mm256_mul_epu32(lanes, factor);
+    let high = _mm256_mul_epu32(_mm256_srli_epi64::<32>(lanes), factor);
+    _mm256_add_epi64(low, _mm256_slli_epi64::<32>(high))
 }
 
 /// Whether every value fits 32 bits; no early end, so that it takes four at a time.
@@ -64,15 +86,14 @@ fn all_i32(values: &[I64]) -> bool {
 /// The sum of each register's four lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn lane_sums([a, b, c, d]: [__m256i; 4]) -> [i64; 4] {
+fn lane_sums([a, b, c, d]: [__m256i; 4]) -> __m256i {
     // Within each half of 128 bits: a and b, c and d added up.
     let ab = _mm256_add_epi64(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
     let cd = _mm256_add_epi64(_mm256_unpacklo_epi64(c, d), _mm256_unpackhi_epi64(c, d));
-    let sums = _mm256_add_epi64(
+    _mm256_add_epi64(
         _mm256_permute2x128_si256::<0x20>(ab, cd),
         _mm256_permute2x128_si256::<0x31>(ab, cd),
-    );
-    to_array(sums)
+    )
 }
 
 #[inline]
@@ -95,10 +116,12 @@ pub(super) fn probabilities(total: u64, range: Range<usize>, scores: &mut [I64])
     // e < 2^31 <= 2^(7+L): the estimate is the quotient or one less, and the remainder says which.
     let log = total.ilog2();
     let reciprocal = ((1u128 << (31 + log)) / total as u128) as u64;
+    let (low, high) = (total & 0xFFFF_FFFF, total >> 32);
     for score in &mut scores[range] {
-        let e = score.get() as u64;
-        let estimate = (e * reciprocal) >> (7 + log);
-        let rest = (e << 24) - estimate * total;
+        // The masks change nothing; they let the compiler multiply halves instead of wholes.
+        let e = score.get() as u64 & 0xFFFF_FFFF;
+        let estimate = (e * (reciprocal & 0xFFFF_FFFF)) >> (7 + log) & 0xFFFF_FFFF;
+        let rest = (e << 24).wrapping_sub((estimate * low).wrapping_add((estimate * high) << 32));
         score.set((estimate + (rest >= total) as u64) as i64);
     }
 }

@@ -76,27 +76,21 @@ impl Input {
         self.digits16.resize(blocks * self.count, [0; BLOCK16]);
         for block in 0..blocks {
             let values = block_of::<BLOCK16>(x, block);
-            match self.count {
-                1 => {
-                    let out = &mut self.digits16[block];
-                    for j in 0..BLOCK16 / 2 {
-                        out[j] = values[2 * j] as i16;
-                        out[BLOCK16 / 2 + j] = values[2 * j + 1] as i16;
-                    }
-                }
-                count => {
-                    for plane in 0..count / 2 {
-                        let at = (plane * blocks + block) * 2;
-                        let (low, high) = self.digits16[at..at + 2].split_at_mut(1);
-                        for j in 0..BLOCK16 / 2 {
-                            for (half, column) in [(0, 2 * j), (BLOCK16 / 2, 2 * j + 1)] {
-                                let value = plane_of(values[column], plane);
-                                low[0][half + j] = value as i16;
-                                high[0][half + j] = (value.wrapping_add(0x8000) >> 16) as i16;
-                            }
-                        }
-                    }
-                }
+            if self.count == 1 {
+                self.digits16[block] = even_then_odd(values).map(|v| v as i16);
+                continue;
+            }
+            for plane in 0..self.count / 2 {
+                let digits = &mut self.digits16[(plane * blocks + block) * 2..][..2];
+                // The two lowest digits of what is left after `plane` planes of 32 bits; exact, as
+                // two digits are enough or higher planes follow. The carry is that of both digits.
+                let rest = values.map(|v| match plane {
+                    0 => v as i32,
+                    _ => ((v.wrapping_add(0x8000_8000)) >> 32) as i32,
+                });
+                let pairs = even_then_odd(rest);
+                digits[0] = pairs.map(|v| v as i16);
+                digits[1] = pairs.map(|v| (v.wrapping_add(0x8000) >> 16) as i16);
             }
         }
     }
@@ -151,13 +145,13 @@ fn block_of<const N: usize>(x: &[I64], block: usize) -> [i64; N] {
     values
 }
 
-/// The value whose two lowest digits are digits `2 * plane` and `2 * plane + 1` of `x`.
+/// The values of even columns, then those of odd ones.
 #[inline(always)]
-fn plane_of(x: i64, plane: usize) -> i32 {
-    let mut value = x;
-    for _ in 0..2 * plane {
-        value = value.wrapping_add(0x8000) >> 16;
+fn even_then_odd<T: Copy + Default>(values: [T; BLOCK16]) -> [T; BLOCK16] {
+    let mut sorted = [T::default(); BLOCK16];
+    for j in 0..BLOCK16 / 2 {
+        sorted[j] = values[2 * j];
+        sorted[BLOCK16 / 2 + j] = values[2 * j + 1];
     }
-    // Exact when two digits are enough, and else the digits are taken modulo 2^32 anyway.
-    value as i32
+    sorted
 }

@@ -21,6 +21,8 @@ mod madd;
 #[cfg(all(feature = "std", target_arch = "aarch64", target_endian = "little"))]
 mod neon;
 pub mod plain;
+#[cfg(all(feature = "std", target_pointer_width = "64"))]
+mod reciprocal;
 #[cfg(all(feature = "std", target_arch = "wasm32", target_feature = "simd128"))]
 mod simd128;
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
@@ -188,6 +190,26 @@ impl Backend {
     #[inline(always)]
     fn has_avx2(self) -> bool {
         matches!(self.0, Kind::Avx2 | Kind::Vnni)
+    }
+
+    /// As [`plain::rms_norm`].
+    #[inline]
+    pub fn rms_norm(self, x: &[I64], weights: &[[u8; 4]], out: &mut [I64]) {
+        #[cfg(all(feature = "std", target_pointer_width = "64"))]
+        if self != Backend::plain() {
+            return reciprocal::rms_norm(x, weights, out);
+        }
+        plain::rms_norm(x, weights, out)
+    }
+
+    /// As [`plain::rms_norm_in_place`].
+    #[inline]
+    pub fn rms_norm_in_place(self, x: &mut [I64], weights: &[[u8; 4]]) {
+        #[cfg(all(feature = "std", target_pointer_width = "64"))]
+        if self != Backend::plain() {
+            return reciprocal::rms_norm_in_place(x, weights);
+        }
+        plain::rms_norm_in_place(x, weights)
     }
 
     /// As [`plain::scores`].

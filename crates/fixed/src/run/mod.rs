@@ -200,6 +200,13 @@ impl<'a> Model<'a> {
         })
     }
 
+    /// Outputs of the largest job, and room for what rounding adds to a share of it.
+    fn widest_job(&self) -> usize {
+        let c = self.artifact.metadata.config;
+        let widest = c.vocab().max(2 * c.hidden()).max(c.dim() + 2 * c.kv_dim());
+        widest + MAX_THREADS * (16 + c.head_size())
+    }
+
     /// Phases 0 to 2, turn by turn: their cost depends on what the tokenizer finds.
     fn tokenize(
         &self,
@@ -273,7 +280,8 @@ impl<'r, 'a: 'r> Run<'r, 'a> {
             keys: core::mem::take(&mut buffers.keys),
             values: core::mem::take(&mut buffers.values),
         };
-        let team = Team::new(work, self.threads, turn.backend);
+        let outputs = self.model.widest_job();
+        let team = Team::new(work, self.threads, turn.backend, outputs, turn.positions);
         let (model, header, progress) = (self.model, turn.header, &mut self.progress);
         let (header, mut buffers, outcome) = std::thread::scope(|scope| {
             let _dismissed = Dismiss(&team);

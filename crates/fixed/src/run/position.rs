@@ -33,6 +33,8 @@ pub(super) struct Pass<'p, 's> {
     /// This position's key and value before they are known to fit the cache.
     key: Vec<I64>,
     value: Vec<I64>,
+    /// Scores of heads whose scores need not stay.
+    scores: Vec<I64>,
 }
 
 impl<'p, 's> Pass<'p, 's> {
@@ -46,7 +48,8 @@ impl<'p, 's> Pass<'p, 's> {
     ) -> Pass<'p, 's> {
         let word = std::vec![I64::default(); model.artifact.metadata.config.kv_dim()];
         let (key, value) = (word.clone(), word);
-        Pass { model, backend, positions, header, buffers, team, key, value }
+        let scores = std::vec![I64::default(); positions];
+        Pass { model, backend, positions, header, buffers, team, key, value, scores }
     }
 
     /// Does the position at whose start the cursor stands; the token if it generates one.
@@ -70,7 +73,7 @@ impl<'p, 's> Pass<'p, 's> {
         }
 
         let b = &mut self.buffers;
-        plain::rms_norm_in_place(b.x, m.norm(2 * m.config.layers()));
+        self.backend.rms_norm_in_place(b.x, m.norm(2 * m.config.layers()));
         multiply(self.team, self.backend, b.x, [(self.model.classifier, &mut *b.logits)]);
         self.header.cursor.phase = phase::SAMPLING;
         let whole = Chunk { units: m.config.vocab() as u32, ..WHOLE };
@@ -92,7 +95,7 @@ impl<'p, 's> Pass<'p, 's> {
         let cache = layer * self.positions * config.kv_dim();
         let at = cache + position * config.kv_dim();
 
-        plain::rms_norm(b.x, m.norm(2 * layer), b.n);
+        self.backend.rms_norm(b.x, m.norm(2 * layer), b.n);
         let outputs = [
             (rows.query, &mut *b.q),
             (rows.key, &mut self.key[..]),
@@ -125,12 +128,12 @@ impl<'p, 's> Pass<'p, 's> {
         let b = &mut self.buffers;
         multiply(self.team, self.backend, b.n, [(rows.attention_output, &mut *b.o)]);
         plain::add(b.x, b.o);
-        plain::rms_norm(b.x, m.norm(2 * layer + 1), b.n);
+        self.backend.rms_norm(b.x, m.norm(2 * layer + 1), b.n);
         Ok(())
     }
 
-    /// Phase 9: all heads into `n`. The caller of the team has the last head, whose scores, largest
-    /// score and total a turn would leave.
+    /// Phase 9: all heads into `n`; scores, largest score and total are left as the last head has
+    /// them.
     fn heads(&mut self, heads: Heads<'s>) {
         let b = &mut self.buffers;
         let elements =
@@ -138,15 +141,23 @@ impl<'p, 's> Pass<'p, 's> {
         // A score takes about as long as four more multiplications, and these are slower than those
         // of matrix rows.
         let worth = heads.count * heads.positions * (heads.size + 4) * 4 >= WORTH_SHARING;
-        let own = self.team.start(worth);
-        let range = own.of(heads.count, 1);
-        let out = &mut b.n[elements(range.clone())];
-        (self.header.largest, self.header.total) =
-            heads.attend(self.backend, &self.team.read(), range, b.scores, out);
-        self.team.finish(own, |share, part| {
-            let out = &mut b.n[elements(share.of(heads.count, 1))];
+        let mut job = self.team.start(worth);
+        let mut last = None;
+        while let Some(share) = job.next() {
+            let range = share.heads(heads.count);
+            // The first share is the one with the last head; what it leaves has to stay.
+            let scores = if last.is_none() { &mut *b.scores } else { &mut self.scores };
+            let out = &mut b.n[elements(range.clone())];
+            let left = heads.attend(self.backend, &self.team.read(), range, scores, out);
+            last = last.or(Some(left));
+        }
+        if let Some(last) = last {
+            (self.header.largest, self.header.total) = last;
+        }
+        job.finish(|share, result| {
+            let out = &mut b.n[elements(share.heads(heads.count))];
             let len = out.len();
-            out.copy_from_slice(&part.out[..len]);
+            out.copy_from_slice(&result[..len]);
         });
     }
 
@@ -177,19 +188,20 @@ fn multiply<'s, const N: usize>(
     work.task = Task::Rows(matrices);
     drop(work);
     let weights: usize = outputs.iter().map(|(rows, _)| rows.weights.len()).sum();
-    let own = team.start(weights >= WORTH_SHARING);
-    let work = team.read();
-    for (rows, out) in &mut outputs {
-        let range = own.rows(*rows);
-        work.input.rows(rows.range(range.clone()), &mut out[range]);
+    let mut job = team.start(weights >= WORTH_SHARING);
+    while let Some(share) = job.next() {
+        let work = team.read();
+        for (rows, out) in &mut outputs {
+            let range = share.rows(*rows);
+            work.input.rows(rows.range(range.clone()), &mut out[range]);
+        }
     }
-    drop(work);
-    team.finish(own, |share, part| {
+    job.finish(|share, result| {
         let mut from = 0;
         for (rows, out) in &mut outputs {
             let range = share.rows(*rows);
             let to = from + range.len();
-            out[range].copy_from_slice(&part.out[from..to]);
+            out[range].copy_from_slice(&result[from..to]);
             from = to;
         }
     });
