@@ -7,6 +7,7 @@
 //! the two file formats a run can leave behind, and [`verify`](mod@verify) replays a receipt.
 
 pub mod artifact;
+pub mod bench;
 pub mod convert;
 pub mod digest;
 mod error;

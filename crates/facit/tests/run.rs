@@ -227,6 +227,23 @@ fn quotes_show_every_turn_when_asked() {
 }
 
 #[test]
+fn bench_shows_every_way_beside_the_plain_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let tiny = model(dir.path(), "tiny").unwrap();
+    let args = ["bench", "--seconds", "0", "--threads", "2", "--model", arg(&tiny)];
+    let json = facit(&[&args[..], &["--json"]].concat()).ok().json();
+    let supported = json["supported"].as_array().unwrap();
+    assert!(supported.contains(&json["chosen"]), "{json}");
+    let rows = json["measurements"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * supported.len());
+    for row in rows {
+        assert!(row["positions_per_second"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert!(facit(&args).ok().text().contains("beside plain"));
+}
+
+#[test]
 fn help_explains_commands_and_exit_codes() {
     let codes = facit(&["help", "exit-codes"]).ok();
     for code in ["0", "1", "2", "3", "4", "5", "6", "7", "8", "130", "143"] {
@@ -236,7 +253,7 @@ fn help_explains_commands_and_exit_codes() {
             codes.text()
         );
     }
-    for command in ["run", "resume", "verify", "quote", "inspect", "convert"] {
+    for command in ["run", "resume", "verify", "quote", "inspect", "convert", "bench"] {
         let help = facit(&["help", command]).ok();
         assert!(help.text().contains(&format!("facit {command}")), "{}", help.text());
     }

@@ -1,5 +1,6 @@
 //! One file a command: its arguments and the library call they become.
 
+mod bench;
 mod convert;
 mod exact;
 mod help;
@@ -36,6 +37,8 @@ pub enum Command {
     Inspect(inspect::Args),
     /// Convert a llama2.c checkpoint into a model
     Convert(convert::Args),
+    /// Measure the exact core on this machine
+    Bench(bench::Args),
     /// Explain a command or a topic (exit-codes)
     Help(help::Args),
 }
@@ -49,6 +52,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<Code> {
         Command::Quote(args) => quote::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Convert(args) => convert::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Help(args) => help::run(args),
     }
 }
