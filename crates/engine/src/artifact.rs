@@ -5,6 +5,7 @@ use std::path::Path;
 
 use fixed::format;
 
+use crate::inspect::Kind;
 use crate::{Digest, Error, files};
 
 /// The name of the model inside the program.
@@ -38,7 +39,9 @@ impl Artifact {
     /// [`Error::Read`]; [`Error::Corrupt`] with the check that failed.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Self::from_bytes(name, files::read(path, MAX_BYTES)?)
+        let shown = path.display().to_string();
+        let accept = |head: &[u8], len| Kind::of(head, len).must_be(Kind::Artifact, &shown);
+        Self::from_bytes(name, files::read_if(path, MAX_BYTES, accept)?)
     }
 
     /// Checks `bytes`.
@@ -46,10 +49,7 @@ impl Artifact {
     /// # Errors
     /// [`Error::Corrupt`] with the check that failed.
     pub fn from_bytes(name: String, bytes: Vec<u8>) -> Result<Self, Error> {
-        if !bytes.starts_with(format::TAG) {
-            let hint = crate::inspect::Kind::of(&bytes).hint();
-            return Err(Error::corrupt(name, format!("not a model: {hint}")));
-        }
+        Kind::of(&bytes, bytes.len() as u64).must_be(Kind::Artifact, &name)?;
         if let Err(fault) = format::Artifact::new(&bytes) {
             return Err(Error::corrupt(name, format!("a damaged model: {}", fault.what)));
         }

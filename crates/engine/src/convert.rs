@@ -121,14 +121,15 @@ impl Sums {
     }
 }
 
-/// Whether `bytes` have the header and exactly the length of a version 0 checkpoint.
-pub fn is_checkpoint(bytes: &[u8]) -> bool {
-    let Ok(c) = Config::from_bytes(bytes) else {
+/// Whether a file of `len` bytes that starts with `head` has the header and exactly the length of a
+/// version 0 checkpoint.
+pub fn is_checkpoint(head: &[u8], len: u64) -> bool {
+    let Ok(c) = Config::from_bytes(head) else {
         return false;
     };
     let matrices: u64 = Matrices::new(c).map(|m| u64::from(m.rows) * u64::from(m.columns)).sum();
     let norms = (2 * c.layers() as u64 + 1) * c.dim() as u64;
     // Cosines and sines that the format carries and nobody reads.
     let rotary = c.seq() as u64 * c.head_size() as u64;
-    bytes.len() as u64 == Config::BYTES as u64 + 4 * (matrices + norms + rotary)
+    len == Config::BYTES as u64 + 4 * (matrices + norms + rotary)
 }

@@ -7,11 +7,29 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
+/// How much of a file is looked at before the rest is read.
+pub const HEAD_BYTES: u64 = 64;
+
 /// Reads the whole of `path`, refusing more than `limit` bytes before reading them.
 ///
 /// # Errors
 /// [`Error::Read`]; [`Error::Corrupt`] for a file above the limit; [`Error::DoesNotFit`].
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
+    read_if(path, limit, |_, _| Ok(()))
+}
+
+/// Reads the whole of `path`. More than `limit` bytes are refused before they are read, and so is a
+/// file whose first [`HEAD_BYTES`] (with its length) `accept` refuses: a wrong file of any size
+/// costs nothing.
+///
+/// # Errors
+/// [`Error::Read`]; [`Error::Corrupt`] for a file above the limit; [`Error::DoesNotFit`]; those of
+/// `accept`.
+pub fn read_if(
+    path: &Path,
+    limit: u64,
+    accept: impl FnOnce(&[u8], u64) -> Result<(), Error>,
+) -> Result<Vec<u8>, Error> {
     let fail = |source| Error::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(fail)?;
     let metadata = file.metadata().map_err(fail)?;
@@ -28,10 +46,13 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
         return Err(too_large(metadata.len()));
     }
     let mut bytes = Vec::new();
+    (&file).take(HEAD_BYTES).read_to_end(&mut bytes).map_err(fail)?;
+    accept(&bytes, metadata.len())?;
     let no_memory = |_| Error::DoesNotFit { what: "a file's content", bytes: metadata.len() };
     bytes.try_reserve_exact(metadata.len() as usize).map_err(no_memory)?;
     // A pipe has no length and a file may grow: read one byte past the limit to notice.
-    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(fail)?;
+    let rest = (limit + 1).saturating_sub(bytes.len() as u64);
+    file.take(rest).read_to_end(&mut bytes).map_err(fail)?;
     if bytes.len() as u64 > limit {
         return Err(too_large(bytes.len() as u64));
     }
@@ -180,5 +201,13 @@ mod tests {
         if cfg!(unix) {
             assert!(matches!(read(Path::new("/dev/zero"), 1000), Err(Error::Corrupt { .. })));
         }
+        // A terabyte of nothing is refused by its first bytes.
+        let sparse = dir.path().join("sparse");
+        File::create(&sparse).unwrap().set_len(1 << 40).unwrap();
+        let refused = read_if(&sparse, u64::MAX - 1, |head, len| {
+            assert_eq!((head, len), (&[0; HEAD_BYTES as usize][..], 1 << 40));
+            Err(Error::Refused("zeros".into()))
+        });
+        assert!(matches!(refused, Err(Error::Refused(_))));
     }
 }

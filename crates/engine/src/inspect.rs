@@ -38,10 +38,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Looks at a whole file.
-    pub fn of(bytes: &[u8]) -> Self {
-        let starts = |tag: &[u8]| bytes.starts_with(tag);
-        match bytes {
+    /// Looks at the first bytes of a file, at least [`HEAD_BYTES`](files::HEAD_BYTES) if it has them, and its length.
+    pub fn of(head: &[u8], len: u64) -> Self {
+        let starts = |tag: &[u8]| head.starts_with(tag);
+        match head {
             [] => Self::Empty,
             _ if starts(format::TAG) => Self::Artifact,
             _ if starts(&saved::MAGIC) => Self::Saved,
@@ -54,10 +54,24 @@ impl Kind {
             _ if starts(b"PK\x03\x04") => {
                 Self::Foreign("a zip file (PyTorch writes such), which facit does not read")
             }
-            _ if bytes.get(8) == Some(&b'{') => Self::Foreign("perhaps a safetensors file"),
-            _ if convert::is_checkpoint(bytes) => Self::Checkpoint,
+            _ if head.get(8) == Some(&b'{') => Self::Foreign("perhaps a safetensors file"),
+            _ if convert::is_checkpoint(head, len) => Self::Checkpoint,
             _ => Self::Unknown,
         }
+    }
+
+    /// Refuses any kind but `wanted`, by name.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] that says what the file is instead.
+    pub fn must_be(self, wanted: Self, name: &str) -> Result<(), Error> {
+        let what = match wanted {
+            _ if self == wanted => return Ok(()),
+            Self::Artifact => "a model",
+            Self::Saved => "a saved state",
+            _ => "a receipt",
+        };
+        Err(Error::corrupt(name, format!("not {what}: {}", self.hint())))
     }
 
     /// What it is, as the end of a sentence.
@@ -213,8 +227,15 @@ pub struct ReceiptReport {
 /// [`Error::Read`]; [`Error::Corrupt`] with what is wrong or what the file is instead.
 pub fn inspect(path: &Path) -> Result<Inspection, Error> {
     let name = path.display().to_string();
-    let bytes = files::read(path, artifact::MAX_BYTES)?;
-    match Kind::of(&bytes) {
+    let mut kind = Kind::Unknown;
+    let bytes = files::read_if(path, artifact::MAX_BYTES, |head, len| {
+        kind = Kind::of(head, len);
+        match kind {
+            Kind::Artifact | Kind::Saved | Kind::State | Kind::Receipt => Ok(()),
+            other => Err(Error::corrupt(&name, other.hint())),
+        }
+    })?;
+    match kind {
         Kind::Artifact => {
             let artifact = Artifact::from_bytes(name, bytes)?;
             Ok(Inspection::Artifact(ArtifactReport::of(&artifact.model())))
@@ -233,10 +254,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
             Ok(Inspection::State(report))
         }
         Kind::State => Ok(Inspection::State(StateReport::of(&bytes, &name)?)),
-        Kind::Receipt => {
-            Ok(Inspection::Receipt(ReceiptReport::of(&Receipt::decode(&bytes, &name)?)))
-        }
-        other => Err(Error::corrupt(name, other.hint())),
+        _ => Ok(Inspection::Receipt(ReceiptReport::of(&Receipt::decode(&bytes, &name)?))),
     }
 }
 
@@ -388,8 +406,9 @@ mod tests {
             (b"CURTAW0", Kind::Unknown),
             (b"{}", Kind::Unknown),
         ] {
-            assert_eq!(Kind::of(bytes), kind, "{bytes:?}");
+            assert_eq!(Kind::of(bytes, 0), kind, "{bytes:?}");
         }
-        assert!(Kind::of(b"version https://git-lfs.github.com/spec/v1").hint().contains("LFS"));
+        let pointer = b"version https://git-lfs.github.com/spec/v1";
+        assert!(Kind::of(pointer, 130).hint().contains("LFS"));
     }
 }

@@ -54,6 +54,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 
 use crate::artifact::Model;
+use crate::inspect::Kind;
 use crate::session::State;
 use crate::{Digest, Error, NUMERICS, Params, Session, Temperature, files};
 
@@ -226,7 +227,9 @@ impl Receipt {
     /// # Errors
     /// [`Error::Read`], [`Error::Corrupt`], and [`Error::Mismatch`] for other numerics.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        Self::decode(&files::read(path, MAX_BYTES)?, &path.display().to_string())
+        let name = path.display().to_string();
+        let accept = |head: &[u8], len| Kind::of(head, len).must_be(Kind::Receipt, &name);
+        Self::decode(&files::read_if(path, MAX_BYTES, accept)?, &name)
     }
 
     /// Checks `bytes`, called `name` in errors.
@@ -235,13 +238,7 @@ impl Receipt {
     /// As [`Receipt::open`].
     pub fn decode(bytes: &[u8], name: &str) -> Result<Self, Error> {
         let corrupt = |why: String| Error::corrupt(name, why);
-        if bytes.is_empty() {
-            return Err(corrupt("the file is empty, not a receipt".into()));
-        }
-        if !bytes.starts_with(PREFIX) {
-            let hint = crate::inspect::Kind::of(bytes).hint();
-            return Err(corrupt(format!("not a receipt of `facit run --receipt`: {hint}")));
-        }
+        Kind::of(bytes, bytes.len() as u64).must_be(Kind::Receipt, name)?;
         let (body, seal) = bytes.split_at(bytes.len().saturating_sub(SEAL_BYTES));
         let recorded = seal
             .strip_prefix(b",\"sha256\":\"")

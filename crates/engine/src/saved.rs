@@ -17,6 +17,7 @@ use std::path::Path;
 use fixed::format::Config;
 
 use crate::artifact::Model;
+use crate::inspect::Kind;
 use crate::session::State;
 use crate::{Digest, Error, NUMERICS, Session, files};
 
@@ -70,7 +71,9 @@ impl Saved {
     /// # Errors
     /// [`Error::Read`], [`Error::Corrupt`], and [`Error::Mismatch`] for other numerics.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        Self::decode(&files::read(path, MAX_BYTES)?, &path.display().to_string())
+        let name = path.display().to_string();
+        let accept = |head: &[u8], len| Kind::of(head, len).must_be(Kind::Saved, &name);
+        Self::decode(&files::read_if(path, MAX_BYTES, accept)?, &name)
     }
 
     /// Checks `bytes`, called `name` in errors.
@@ -79,13 +82,7 @@ impl Saved {
     /// As [`Saved::open`].
     pub fn decode(bytes: &[u8], name: &str) -> Result<Self, Error> {
         let corrupt = |why: String| Error::corrupt(name, why);
-        if bytes.is_empty() {
-            return Err(corrupt("the file is empty, not a saved state".into()));
-        }
-        if !bytes.starts_with(&MAGIC) {
-            let hint = crate::inspect::Kind::of(bytes).hint();
-            return Err(corrupt(format!("not a saved state of `facit run --save`: {hint}")));
-        }
+        Kind::of(bytes, bytes.len() as u64).must_be(Kind::Saved, name)?;
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Err(corrupt(format!("cut off inside the {HEADER_BYTES} bytes of its header")));
         };

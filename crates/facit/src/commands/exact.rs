@@ -10,6 +10,7 @@ use engine::session::Stop;
 use engine::{Digest, Params, Session};
 use serde::Serialize;
 
+use super::options::ModelOptions;
 use crate::exit::{Code, Usage};
 use crate::signals::Signals;
 use crate::ui::{self, Out, units};
@@ -30,10 +31,11 @@ pub struct RunOptions {
     pub quiet: bool,
 }
 
-/// Runs `session` as asked. `record` is where a receipt goes and what it says was asked.
+/// Runs `session` of `model` as asked. `record` is where a receipt goes and what it says was asked.
 pub fn drive(
     mut session: Session<'_>,
     options: &RunOptions,
+    model: &ModelOptions,
     record: Option<(&PathBuf, &Params)>,
 ) -> anyhow::Result<Code> {
     let receipt_path = record.map(|(path, _)| path);
@@ -76,7 +78,13 @@ pub fn drive(
         out.json(&report)?;
     }
     if !options.quiet {
-        report.tell(interrupted, ends_mid_line(&session, options));
+        let why = match interrupted {
+            _ if stop != Stop::Paused => None,
+            Some(_) => Some("interrupted where a turn ended"),
+            None if out.closed() && !leaves_files => Some("stopped, since nobody reads"),
+            None => Some("paused"),
+        };
+        report.tell(why, ends_mid_line(&session, options), &model.again());
     }
     Ok(interrupted.unwrap_or(Code::Ok))
 }
@@ -200,7 +208,7 @@ impl Report {
     }
 
     /// The report for people.
-    fn tell(&self, interrupted: Option<Code>, mid_line: bool) {
+    fn tell(&self, paused: Option<&str>, mid_line: bool, model: &str) {
         let (usage, facit) = (&self.usage, &self.facit);
         if mid_line {
             ui::note("");
@@ -218,19 +226,18 @@ impl Report {
         )));
         ui::note(&ui::dim(&format!("state sha256 {}", facit.state_sha256)));
         if let Some(path) = &facit.receipt {
-            ui::note(&format!("receipt in {0}; check it with: facit verify {0}", path.display()));
+            ui::note(&format!(
+                "receipt in {0}; check it with: facit verify {0}{model}",
+                path.display()
+            ));
         }
-        let why = match interrupted {
-            Some(_) => "interrupted at a turn's end",
-            None if facit.complete => return,
-            None => "paused",
-        };
-        match &facit.saved {
-            Some(path) => ui::note(&format!(
-                "{why}; state saved in {0}; go on with: facit resume {0}",
+        match (paused, &facit.saved) {
+            (None, _) => {}
+            (Some(why), Some(path)) => ui::note(&format!(
+                "{why}; state saved in {0}; go on with: facit resume {0}{model}",
                 path.display()
             )),
-            None => ui::note(&format!("{why}; the state was not saved (--save does)")),
+            (Some(why), None) => ui::note(&format!("{why}; the state was not saved (--save does)")),
         }
     }
 }

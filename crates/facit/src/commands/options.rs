@@ -39,6 +39,11 @@ impl ModelOptions {
         }
         Ok(artifact)
     }
+
+    /// What another command needs to find the same model.
+    pub fn again(&self) -> String {
+        self.model.as_ref().map(|path| format!(" --model {}", path.display())).unwrap_or_default()
+    }
 }
 
 /// Directories hold models of another kind than the exact core's.

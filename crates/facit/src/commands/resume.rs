@@ -32,5 +32,5 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
     saved.check_model(&model, &args.state.display().to_string())?;
     let session =
         Session::from_state(model, saved.state)?.on(args.machine.backend(), args.machine.threads);
-    drive(session, &args.run, None)
+    drive(session, &args.run, &args.model, None)
 }

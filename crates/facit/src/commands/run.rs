@@ -50,7 +50,7 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
     if ui::interactive() && !args.run.json && !args.run.quiet {
         eprint_prompt(&params.prompt);
     }
-    drive(session, &args.run, args.receipt.as_ref().map(|path| (path, &params)))
+    drive(session, &args.run, &args.model, args.receipt.as_ref().map(|path| (path, &params)))
 }
 
 fn eprint_prompt(prompt: &str) {
