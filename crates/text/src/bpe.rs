@@ -10,12 +10,19 @@ use std::collections::BinaryHeap;
 /// Pieces up to this many bytes scan for the lowest rank; longer ones keep a heap. The result is the same.
 const SCAN_MAX: usize = 48;
 
+/// Longest run that is merged as one; a longer piece is cut here first, so that positions fit 32 bits.
+const MAX_PIECE: usize = 1 << 30;
+
 /// What a pair becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Merge {
+    /// Below [`NO_MERGE`]'s.
     pub rank: u32,
     pub id: u32,
 }
+
+/// What a pair that does not merge becomes; sorts last.
+const NO_MERGE: Merge = Merge { rank: u32::MAX, id: u32::MAX };
 
 /// A merge table.
 #[derive(Debug, Default)]
@@ -37,131 +44,127 @@ pub(crate) fn key(left: u32, right: u32) -> u64 {
 /// Buffers reused from piece to piece.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    short: Vec<(u32, Option<Merge>)>,
+    short: Vec<Part>,
     nodes: Vec<Node>,
-    heap: BinaryHeap<Reverse<(u32, usize)>>,
+    heap: BinaryHeap<Reverse<(u32, u32)>>,
 }
 
-/// A token of a long piece, linked to its neighbours; `merge` is what it and the next one become.
+/// A token of a piece; `merge` is what it and the next one become.
+#[derive(Clone, Copy)]
+struct Part {
+    id: u32,
+    merge: Merge,
+}
+
+/// A part of a long piece, linked to its neighbours. One that was merged away has no merge.
 #[derive(Clone, Copy)]
 struct Node {
-    id: u32,
-    alive: bool,
-    previous: usize,
-    next: usize,
-    merge: Option<Merge>,
+    part: Part,
+    previous: u32,
+    next: u32,
 }
 
-const NONE: usize = usize::MAX;
+/// No neighbour.
+const END: u32 = u32::MAX;
 
 impl Bpe {
     /// Appends the ids of one piece.
     pub fn encode(&self, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
-        if let Some(&id) = self.whole.get(piece) {
-            out.push(id);
-        } else if piece.len() <= SCAN_MAX {
-            self.merge_by_scan(piece, &mut scratch.short, out);
-        } else {
-            self.merge_by_heap(piece, scratch, out);
+        match self.whole.get(piece) {
+            Some(&id) => out.push(id),
+            None => self.merge(piece, scratch, out),
         }
     }
 
-    fn pair(&self, left: u32, right: u32) -> Option<Merge> {
-        self.merges.get(&key(left, right)).copied()
+    fn merge(&self, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
+        if piece.len() <= SCAN_MAX {
+            return self.merge_by_scan(piece, &mut scratch.short, out);
+        }
+        piece.chunks(MAX_PIECE).for_each(|run| self.merge_by_heap(run, scratch, out));
+    }
+
+    fn pair(&self, left: u32, right: u32) -> Merge {
+        self.merges.get(&key(left, right)).copied().unwrap_or(NO_MERGE)
+    }
+
+    fn part(&self, byte: u8, next: Option<&u8>) -> Part {
+        let id = self.bytes[byte as usize];
+        let merge = next.map_or(NO_MERGE, |&next| self.pair(id, self.bytes[next as usize]));
+        Part { id, merge }
     }
 
     /// The definition: look for the lowest rank, merge, until no pair merges. Quadratic.
-    fn merge_by_scan(
-        &self,
-        piece: &[u8],
-        parts: &mut Vec<(u32, Option<Merge>)>,
-        out: &mut Vec<u32>,
-    ) {
+    fn merge_by_scan(&self, piece: &[u8], parts: &mut Vec<Part>, out: &mut Vec<u32>) {
         parts.clear();
-        parts.extend(piece.iter().map(|&b| (self.bytes[b as usize], None)));
-        for i in 1..parts.len() {
-            parts[i - 1].1 = self.pair(parts[i - 1].0, parts[i].0);
-        }
-        while let Some((i, merge)) = lowest(parts) {
+        parts.extend(piece.iter().enumerate().map(|(i, &b)| self.part(b, piece.get(i + 1))));
+        // Of equal ranks `min_by_key` gives the first.
+        while let Some((i, &Part { merge, .. })) =
+            parts.iter().enumerate().min_by_key(|(_, part)| part.merge.rank)
+            && merge != NO_MERGE
+        {
             parts.remove(i + 1);
-            parts[i] = (merge.id, parts.get(i + 1).and_then(|next| self.pair(merge.id, next.0)));
+            let next = parts.get(i + 1).map_or(NO_MERGE, |next| self.pair(merge.id, next.id));
+            parts[i] = Part { id: merge.id, merge: next };
             if i > 0 {
-                parts[i - 1].1 = self.pair(parts[i - 1].0, merge.id);
+                parts[i - 1].merge = self.pair(parts[i - 1].id, merge.id);
             }
         }
-        out.extend(parts.iter().map(|part| part.0));
+        out.extend(parts.iter().map(|part| part.id));
     }
 
     /// The same with a linked list and a heap of (rank, position): n log n. Entries whose pair has changed
     /// since are skipped; equal ranks mean equal results, so a stale entry of the right rank does no harm.
     fn merge_by_heap(&self, piece: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
         let Scratch { nodes, heap, .. } = scratch;
-        let n = piece.len();
+        let n = piece.len() as u32;
         nodes.clear();
-        nodes.extend(piece.iter().enumerate().map(|(i, &b)| Node {
-            id: self.bytes[b as usize],
-            alive: true,
+        nodes.extend((0..n).zip(piece).map(|(i, &b)| Node {
+            part: self.part(b, piece.get(i as usize + 1)),
             previous: i.wrapping_sub(1),
-            next: if i + 1 < n { i + 1 } else { NONE },
-            merge: None,
+            next: if i + 1 < n { i + 1 } else { END },
         }));
         let mut entries = std::mem::take(heap).into_vec();
-        for i in 1..n {
-            nodes[i - 1].merge = self.pair(nodes[i - 1].id, nodes[i].id);
-            entries.extend(nodes[i - 1].merge.map(|m| Reverse((m.rank, i - 1))));
-        }
+        let ranks = (0..n).zip(nodes.iter()).filter(|(_, node)| node.part.merge != NO_MERGE);
+        entries.extend(ranks.map(|(i, node)| Reverse((node.part.merge.rank, i))));
         *heap = BinaryHeap::from(entries);
         while let Some(Reverse((rank, at))) = heap.pop() {
-            let Some(merge) = nodes[at].merge.filter(|m| nodes[at].alive && m.rank == rank) else {
+            let Node { part: Part { merge, .. }, previous, next: gone } = nodes[at as usize];
+            if merge.rank != rank {
                 continue;
-            };
-            let gone = nodes[at].next;
-            nodes[gone].alive = false;
-            let after = nodes[gone].next;
-            nodes[at].id = merge.id;
-            nodes[at].next = after;
-            if after != NONE {
-                nodes[after].previous = at;
             }
-            for left in [nodes[at].previous, at] {
-                if left == NONE {
+            let next = nodes[gone as usize].next;
+            nodes[gone as usize].part.merge = NO_MERGE;
+            if next != END {
+                nodes[next as usize].previous = at;
+            }
+            nodes[at as usize].next = next;
+            nodes[at as usize].part.id = merge.id;
+            for (left, right) in [(previous, at), (at, next)] {
+                if left == END {
                     continue;
                 }
-                let right = nodes[left].next;
-                nodes[left].merge =
-                    if right == NONE { None } else { self.pair(nodes[left].id, nodes[right].id) };
-                heap.extend(nodes[left].merge.map(|m| Reverse((m.rank, left))));
+                let right = nodes.get(right as usize).map(|node| node.part.id);
+                let left_id = nodes[left as usize].part.id;
+                let merge = right.map_or(NO_MERGE, |right| self.pair(left_id, right));
+                nodes[left as usize].part.merge = merge;
+                if merge != NO_MERGE {
+                    heap.push(Reverse((merge.rank, left)));
+                }
             }
         }
         let mut at = 0;
-        while at != NONE {
-            out.push(nodes[at].id);
-            at = nodes[at].next;
+        while let Some(node) = nodes.get(at as usize) {
+            out.push(node.part.id);
+            at = node.next;
         }
     }
 
     /// Whether merging gives exactly this token for its own bytes.
     pub fn reaches(&self, bytes: &[u8], id: u32, scratch: &mut Scratch) -> bool {
         let mut ids = Vec::new();
-        if bytes.len() <= SCAN_MAX {
-            self.merge_by_scan(bytes, &mut scratch.short, &mut ids);
-        } else {
-            self.merge_by_heap(bytes, scratch, &mut ids);
-        }
+        self.merge(bytes, scratch, &mut ids);
         ids == [id]
     }
-}
-
-fn lowest(parts: &[(u32, Option<Merge>)]) -> Option<(usize, Merge)> {
-    let mut best: Option<(usize, Merge)> = None;
-    for (i, part) in parts.iter().enumerate() {
-        if let Some(merge) = part.1
-            && best.is_none_or(|(_, b)| merge.rank < b.rank)
-        {
-            best = Some((i, merge));
-        }
-    }
-    best
 }
 
 #[cfg(test)]

@@ -31,6 +31,18 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(part, 0..8).prop_map(|parts| parts.concat())
 }
 
+/// Quadratic work anywhere would take minutes here instead of a moment.
+#[test]
+fn a_million_equal_characters() {
+    for tokenizer in tokenizers() {
+        for unit in ["a", " ", "\n", "A", "中", "\u{301}", "\u{200d}", "'", "<|open|>"] {
+            let text = unit.repeat(1_000_000 / unit.len());
+            let ids = tokenizer.encode(&text);
+            assert_eq!(tokenizer.decode(&ids).unwrap(), text.as_bytes(), "{unit:?}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 

@@ -1,5 +1,5 @@
-//! Chats: what a request and a reply are, whatever the model's format. The formats themselves are in
-//! [`k3`](self) (XTML) and [`deepseek`](self); sampling and sessions are the engine's.
+//! Chats: what a request and a reply are, whatever the model's format. Each format has a
+//! file for its prompts and one for the grammar of its replies; sampling and sessions are the engine's.
 //!
 //! A request is rendered to [`Piece`]s, in which only the format's own markers are control tokens, and
 //! [`Tokenizer::encode_pieces`] makes ids of them. A reply is parsed from ids, one at a time.
