@@ -275,6 +275,35 @@ fn refusals_name_what_is_wrong() {
     }
 }
 
+/// A request may hold as many results as its size allows: looking each up in a list would take hours here.
+#[test]
+fn many_tool_results_are_ordered_quickly() {
+    let n = 60_000;
+    let mut calls = Message::new(Role::Assistant, "");
+    let call = |i: usize| chat::ToolCall {
+        id: Some(i.to_string()),
+        name: "f".into(),
+        arguments: "{}".into(),
+    };
+    calls.tool_calls = (0..n).map(call).collect();
+    let result = |i: usize| Message {
+        tool_call_id: Some(i.to_string()),
+        ..Message::new(Role::Tool, format!("r{i}."))
+    };
+    let mut messages = vec![Message::new(Role::User, "q"), calls];
+    messages.extend((0..n).rev().map(result));
+    for family in [Family::KimiK3, Family::DeepseekV41] {
+        let pieces = chat::render(family, &Request::new(messages.clone())).unwrap();
+        let text = pieces.iter().map(|piece| match piece {
+            Piece::Text(text) => text.as_str(),
+            Piece::Control(spelling) => spelling,
+        });
+        let text: String = text.collect();
+        assert!(text.find("r0.").unwrap() < text.find("r1.").unwrap());
+        assert!(text.find("r1.").unwrap() < text.find(&format!("r{}.", n - 1)).unwrap());
+    }
+}
+
 #[test]
 fn history_files_round_trip_and_name_bad_lines() {
     let messages = vec![

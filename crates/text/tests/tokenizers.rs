@@ -122,4 +122,6 @@ fn released_deepseek_ids() {
     let chat = "<｜begin▁of▁sentence｜><｜User｜>What is 2+2?<｜Assistant｜></think>";
     let want = [0, 128_803, 3085, 344, 223, 20, 13, 20, 33, 128_804, 128_822];
     assert_eq!(tokenizer.encode_trusted(chat), want);
+    let map = text::engram::token_map(&tokenizer).unwrap();
+    assert_eq!((map.len(), map.iter().max().unwrap() + 1), (129_280, 99_092));
 }

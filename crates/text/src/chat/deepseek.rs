@@ -197,13 +197,9 @@ fn with_own_system_message(request: &Request) -> Result<Request, Error> {
 /// the calls they answer.
 fn turns(messages: &[Message]) -> Result<Vec<Turn<'_>>, Error> {
     let mut turns: Vec<Turn> = Vec::new();
-    let mut calls: &[super::ToolCall] = &[];
     for (index, message) in messages.iter().enumerate() {
         check(message, index)?;
         if !matches!(message.role, Role::User | Role::Tool) {
-            if !message.tool_calls.is_empty() {
-                calls = &message.tool_calls;
-            }
             turns.push(Turn { message, role: message.role, blocks: Vec::new(), index });
             continue;
         }
@@ -216,7 +212,12 @@ fn turns(messages: &[Message]) -> Result<Vec<Turn<'_>>, Error> {
             }
             None => turns.push(Turn { message, role: Role::User, blocks, index }),
         }
-        let turn = turns.last_mut().expect("just added");
+    }
+    let mut calls: &[super::ToolCall] = &[];
+    for turn in &mut turns {
+        if !turn.message.tool_calls.is_empty() {
+            calls = &turn.message.tool_calls;
+        }
         sort_results(&mut turn.blocks, calls)?;
     }
     Ok(turns)
@@ -259,23 +260,27 @@ fn blocks(message: &Message, index: usize) -> Vec<Block<'_>> {
 
 /// Sorts the tool results among themselves; texts between them stay where they are.
 fn sort_results(blocks: &mut [Block], calls: &[super::ToolCall]) -> Result<(), Error> {
-    let places: Vec<usize> = (0..blocks.len()).filter(|&i| blocks[i].result.is_some()).collect();
-    if places.len() < 2 || calls.iter().all(|call| call.id.is_none()) {
+    let ranks = super::request::places_by_id(calls);
+    let mut results = Vec::new();
+    for (place, block) in blocks.iter().enumerate() {
+        if let Some((id, index)) = block.result {
+            results.push((place, id, index));
+        }
+    }
+    if results.len() < 2 || ranks.is_empty() {
         return Ok(());
     }
     let mut sorted = Vec::new();
-    for &place in &places {
-        let (id, index) = blocks[place].result.expect("chosen so");
-        let rank = calls.iter().position(|call| id.is_some() && call.id.as_deref() == id);
-        let rank = rank.ok_or_else(|| Error::Message {
+    for &(place, id, index) in &results {
+        let rank = id.and_then(|id| ranks.get(id)).ok_or_else(|| Error::Message {
             index,
             what: format!("tool_call_id {id:?} is none of the calls of the assistant's turn"),
         })?;
-        sorted.push((rank, std::mem::take(&mut blocks[place].text), blocks[place].result));
+        sorted.push((*rank, std::mem::take(&mut blocks[place].text)));
     }
-    sorted.sort_by_key(|(rank, ..)| *rank);
-    for (&place, (_, text, result)) in places.iter().zip(sorted) {
-        blocks[place] = Block { text, result };
+    sorted.sort_by_key(|(rank, _)| *rank);
+    for (&(place, ..), (_, text)) in results.iter().zip(sorted) {
+        blocks[place].text = text;
     }
     Ok(())
 }

@@ -113,10 +113,12 @@ fn conversation(out: &mut Writer, request: &Request) -> Result<(), Error> {
 fn reading_order(messages: &[Message]) -> Vec<(usize, Option<&str>)> {
     let mut order = Vec::with_capacity(messages.len());
     let (mut calls, mut at): (&[ToolCall], _) = (&[], 0);
+    let mut places = super::request::places_by_id(calls);
     while at < messages.len() {
         if messages[at].role != Role::Tool {
             if messages[at].role == Role::Assistant {
                 calls = &messages[at].tool_calls;
+                places = super::request::places_by_id(calls);
             }
             order.push((at, None));
             at += 1;
@@ -125,7 +127,7 @@ fn reading_order(messages: &[Message]) -> Vec<(usize, Option<&str>)> {
         let run = messages[at..].iter().take_while(|m| m.role == Role::Tool).count();
         let answered = |i: usize| {
             let id = messages[i].tool_call_id.as_deref()?;
-            calls.iter().position(|c| c.id.as_deref() == Some(id)).map(|place| (place, i))
+            places.get(id).map(|&place| (place, i))
         };
         let matched: Option<Vec<(usize, usize)>> = (at..at + run).map(answered).collect();
         match matched {

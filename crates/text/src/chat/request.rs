@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::json::Value;
+use std::collections::HashMap;
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -295,6 +296,12 @@ impl Request {
         });
         parsed.collect()
     }
+}
+
+/// The places of calls by their ids; of a repeated id the first.
+pub(super) fn places_by_id(calls: &[ToolCall]) -> HashMap<&str, usize> {
+    let ids = calls.iter().enumerate().rev();
+    ids.filter_map(|(place, call)| Some((call.id.as_deref()?, place))).collect()
 }
 
 fn text_of(key: &str, value: &Value) -> Result<String, String> {
