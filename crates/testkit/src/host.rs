@@ -130,12 +130,33 @@ impl Resident {
         kernels: &Kernels,
         step: &mut dyn Step,
     ) -> Result<(), HostError> {
+        self.drive_watched(layout, kernels, step, |_| ())
+    }
+
+    /// As [`Resident::drive`]; `watch` is called after every feed with what was wanted.
+    ///
+    /// # Errors
+    /// As [`Resident::feed`].
+    pub fn drive_watched(
+        &self,
+        layout: &Layout,
+        kernels: &Kernels,
+        step: &mut dyn Step,
+        mut watch: impl FnMut(String),
+    ) -> Result<(), HostError> {
         let mut reads = 0;
         while let Some(want) = step.want() {
             if self.habits.fail_at == Some(reads) {
                 return Err(HostError::Fault(reads));
             }
             reads += 1;
+            let what = match want {
+                Want::Layer { layer, part } => {
+                    let kind = layout.layer(layer).len();
+                    format!("{part:?} ({kind} tensors)")
+                }
+                other => other.kind().into(),
+            };
             match want {
                 Want::Rows { table, ids } => {
                     let mut rows = Vec::new();
@@ -174,6 +195,7 @@ impl Resident {
                     step.feed(kernels, Fed::Head { tensors: &tensors, rows: &rows[..n] })?;
                 }
             }
+            watch(what);
         }
         Ok(())
     }

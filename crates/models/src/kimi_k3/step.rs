@@ -322,20 +322,39 @@ impl machine::Step for Step<'_> {
     }
 }
 
-/// Upper bound of what a step allocates: activations at their widest, for planning.
+/// Upper bound of what a step allocates, for planning: what lives through a layer, and the
+/// widest moment of any of its parts. In f32 values a position unless said otherwise.
 pub(super) fn bytes(c: &Config, positions: usize, context: usize, logits: usize) -> usize {
-    let t = positions;
-    let stream = c.layers.div_ceil(c.block) + 6;
-    let kda = 8 * c.kda_width() + c.kda_heads + c.kda_head_dim;
-    let scores = mla::MAX_SCORES.min(t * c.heads * context).max(context);
-    let queries = mla::MAX_QUERIES.min(t * c.heads) * (c.cache_width() + c.kv_lora);
-    let mla = 2 * c.q_lora + c.cache_width() + c.heads * (c.qk() + 2 * c.kv_lora + 4 * c.v_head);
-    let moe = c.top_k * (c.latent + 2)
-        + 3 * c.latent
-        + 4 * c.shared_width()
-        + c.experts
-        + c.top_k * 3 * (c.latent + c.expert_width);
-    let wide = kda.max(mla).max(moe).max(3 * c.dense_width);
-    let head = logits * (2 * c.vocab + 2 * c.hidden);
-    4 * (t * (stream * c.hidden + wide) + scores + queries + head)
+    let (e, p, l) = (c.hidden, c.kda_width(), c.latent);
+    // Snapshots; residual, feed-forward input, shared output; two more while one is made.
+    let stream = (c.layers.div_ceil(c.block) + 5) * e;
+    // Six projections; heads' outputs before and after they are put in order.
+    let kda = 6 * p + c.kda_head_dim + c.kda_heads + 2 * p + e;
+    // Compressed query twice, query, cache row; latents in and out; head outputs and gate.
+    let mla = 2 * c.q_lora
+        + c.heads * (c.qk() + 2 * c.kv_lora + c.qk_nope + 2 * c.v_head)
+        + c.cache_width()
+        + e;
+    let rest = 2 * c.shared_width().max(if c.dense_layers > 0 { c.dense_width } else { 0 }) + l + e;
+    // Every chosen expert's output; one expert's temporaries, should all positions choose it.
+    let experts = c.top_k * (l + 3) + 3 * l + 2 * c.expert_width + c.experts + e;
+    let widest = kda.max(mla).max(rest).max(experts);
+
+    // Bounded by constants, whatever the number of positions.
+    let queries = mla::MAX_QUERIES.min(positions * c.heads);
+    let scores = mla::MAX_SCORES.min(queries * context).max(context);
+    let attention = scores + queries * (c.cache_width() + c.kv_lora);
+    // The kernels' f64 copy of the widest input.
+    let inputs = e.max(p).max(c.dense_width).max(c.shared_width()).max(c.v_width());
+    let kernels = 2 * KERNEL_POSITIONS.min(positions) * inputs;
+    // Vectors of a layer, widened.
+    let vectors = 8 * e + (3 * c.conv_kernel + 2) * p + 4 * l + c.experts + SMALL;
+    let head = logits * (2 * c.vocab + 2 * e);
+    4 * (positions * (stream + widest) + attention + kernels + vectors + head)
 }
+
+/// Positions the kernels widen at once.
+const KERNEL_POSITIONS: usize = 64;
+
+/// Room for lists of tasks and ids, and for rows of weights that kernels widen.
+const SMALL: usize = 1 << 15;
