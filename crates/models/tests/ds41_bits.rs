@@ -5,7 +5,7 @@
 mod ds41_common;
 
 use ds41_common::tiny::{ids, model, resident};
-use models::deepseek_v41::{DeepSeekV41, Regime};
+use models::deepseek_v41::{DeepSeekV41, Options, Regime};
 use models::machine::{Chunk, Fed, Logits, Model, Part, SnapshotError, Step, StepError, Want};
 use numerics::{Backend, Kernels};
 use testkit::host::{Habits, HostError, Resident};
@@ -286,4 +286,25 @@ fn what_is_fed_is_checked() {
         Err(StepError::Unexpected { .. })
     ));
     assert_eq!(step.feed(&kernels(), Fed::Rows { rows: &[] }), Err(StepError::Failed));
+}
+
+/// Catches a synthetic checkpoint that is not the model's graph or blows up: bound, run in two
+/// ways to the same finite logits, and different for another seed.
+#[test]
+fn synthetic_checkpoints_run() {
+    let config = testkit::deepseek_v41::preset("tiny").unwrap();
+    let parsed = models::deepseek_v41::Config::from_json(config.to_string().as_bytes()).unwrap();
+    let run = |seed: u64, chunk: usize| {
+        let host = Resident::new(&testkit::deepseek_v41::checkpoint(&config, seed));
+        let options = Options { regime: Regime::W8a8, drafts: true };
+        let map = ds41_common::tiny::token_map();
+        let m = DeepSeekV41::bind(parsed.clone(), options, map, host.lookup()).unwrap();
+        let mut state = m.new_state(64).unwrap();
+        bits(&host.logits(&m, &kernels(), &mut state, &ids(), chunk).unwrap())
+    };
+    let logits = run(1, 16);
+    assert_eq!(logits, run(1, 5));
+    assert_ne!(logits, run(2, 16));
+    let largest = logits.iter().map(|&b| f32::from_bits(b).abs()).fold(0.0, f32::max);
+    assert!((0.5..100.0).contains(&largest), "{largest}");
 }

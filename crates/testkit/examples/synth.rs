@@ -1,5 +1,6 @@
 //! Writes a synthetic checkpoint: `synth PRESET DIR [SEED] [SHARD_MB]`, with the presets of
-//! `testkit::k3` (`tiny`, `bench8g`).
+//! `testkit::k3` (`tiny`, `bench8g`) and, after `deepseek-`, of `testkit::deepseek_v41`
+//! (`deepseek-tiny`, `deepseek-bench5g`).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;
@@ -10,20 +11,35 @@ fn main() -> ExitCode {
         None => Some(default),
         Some(text) => text.parse().ok(),
     };
-    let shape = args.first().and_then(|name| testkit::k3::Shape::by_name(name));
-    let (Some(shape), Some(dir), Some(seed), Some(shard)) =
-        (shape, args.get(1), number(2, 1), number(3, 1000))
+    let (Some(name), Some(dir), Some(seed), Some(shard)) =
+        (args.first(), args.get(1), number(2, 1), number(3, 1000))
     else {
-        eprintln!("usage: synth tiny|bench8g DIR [SEED] [SHARD_MB]");
-        return ExitCode::from(2);
+        return usage();
     };
-    let checkpoint = shape.checkpoint(seed);
+    let shard = shard as usize * 1_000_000;
     let start = std::time::Instant::now();
-    if let Err(e) = checkpoint.write(dir.as_ref(), shard as usize * 1_000_000) {
+    let deepseek = name.strip_prefix("deepseek-").and_then(testkit::deepseek_v41::preset);
+    let (checkpoint, written) = if let Some(config) = deepseek {
+        let checkpoint = testkit::deepseek_v41::checkpoint(&config, seed);
+        let written = testkit::deepseek_v41::write(&checkpoint, dir.as_ref(), shard);
+        (checkpoint, written)
+    } else if let Some(shape) = testkit::k3::Shape::by_name(name) {
+        let checkpoint = shape.checkpoint(seed);
+        let written = checkpoint.write(dir.as_ref(), shard);
+        (checkpoint, written)
+    } else {
+        return usage();
+    };
+    if let Err(e) = written {
         eprintln!("{dir}: {e}");
         return ExitCode::FAILURE;
     }
     let gb = checkpoint.bytes() as f64 / 1e9;
     println!("{dir}: {gb:.3} GB in {:.1} s", start.elapsed().as_secs_f64());
     ExitCode::SUCCESS
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: synth tiny|bench8g|deepseek-tiny|deepseek-bench5g DIR [SEED] [SHARD_MB]");
+    ExitCode::from(2)
 }

@@ -63,7 +63,13 @@ impl Tensor {
         let key = random::key(seed, &self.name);
         let cols = self.shape.iter().skip(1).product::<usize>().max(1);
         match (self.dtype, self.fill) {
-            (_, Fill::Bytes) => fill_bytes(key, first, out),
+            (dtype, Fill::Bytes) => {
+                fill_bytes(key, first, out);
+                if dtype == "F8_E4M3" {
+                    // All but the two NaN codes.
+                    out.iter_mut().filter(|b| **b & 0x7F == 0x7F).for_each(|b| *b &= 0x80);
+                }
+            }
             (_, Fill::Scales(mid)) => {
                 for (i, b) in out.iter_mut().enumerate() {
                     *b = mid - 1 + (random::hash(key, (first + i) as u64) % 3) as u8;

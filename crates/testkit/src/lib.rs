@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 pub mod alloc;
 pub mod checkpoint;
+pub mod deepseek_v41;
 pub mod fixed_goldens;
 pub mod fixed_hostile;
 pub mod fixed_models;
