@@ -137,8 +137,10 @@ impl Temporary {
             self.file.set_permissions(old.permissions())?;
         }
         fs::rename(&self.path, target)?;
-        // Only Unix lets a directory be opened and flushed; elsewhere the rename is all there is.
-        if cfg!(unix) { File::open(&self.directory)?.sync_all() } else { Ok(()) }
+        // The new file is in place. Where a directory cannot be flushed, a crash now may still
+        // bring back the old one, whole: no reason to report a failure.
+        let _ = File::open(&self.directory).and_then(|directory| directory.sync_all());
+        Ok(())
     }
 }
 

@@ -45,7 +45,8 @@
 //! 2. `init_state` from `prompt`, `max_tokens`, `temperature_q16`, `seed`; compare its SHA-256.
 //! 3. For each turn: `plan_turn` and compare the plan, run it, compare `work`, `generated` and
 //!    `state_sha256`. The first difference names the turn (counted from 1).
-//! 4. In the last state compare `complete`, `tokens` and `text`.
+//! 4. In the last state compare `complete`, `tokens` and `text` (in JavaScript: a `TextDecoder`
+//!    with `ignoreBOM`, not `fatal`).
 
 use std::path::Path;
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use fixed::StateInfo;
 use fixed::arith::{Backend, Scratch};
 use fixed::format::Config;
-use fixed::planner::{self, TurnPlan};
+use fixed::planner;
 use fixed::run::{self, Options, Until};
 
 use crate::artifact::Model;
@@ -191,18 +191,9 @@ impl<'a> Session<'a> {
         bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
     }
 
-    /// What the next turn will do.
-    ///
-    /// # Errors
-    /// [`Error::Core`] when the run is complete.
-    pub fn plan(&self) -> Result<TurnPlan, Error> {
-        planner::plan_turn(self.model.config(), self.state())
-            .map_err(|source| Error::Core { doing: "planning a turn", source })
-    }
-
     /// Plans and runs one turn, and says what it did, without the digest of the state.
-    fn advance(&mut self) -> Result<TurnRecord, Error> {
-        let plan = self.plan()?;
+    fn advance(&mut self) -> Result<TurnRecord, fixed::Error> {
+        let plan = planner::plan_turn(self.model.config(), self.state())?;
         let result = fixed::turn_with(
             self.backend,
             &mut self.scratch,
@@ -210,8 +201,7 @@ impl<'a> Session<'a> {
             self.state.bytes_mut(),
             &self.model.artifact().sections(&plan)[..plan.section_count],
             planner::ALLOWANCE,
-        )
-        .map_err(|source| self.explain(source))?;
+        )?;
         Ok(TurnRecord {
             sections: plan.sections().to_vec(),
             estimated_cu: plan.estimated_cu,
@@ -228,7 +218,7 @@ impl<'a> Session<'a> {
     /// [`Error::Refused`] when the prompt turns out not to fit the model, [`Error::Unsound`] when
     /// the model's numbers overflow, [`Error::Core`] otherwise. The state is then unusable.
     pub fn turn(&mut self) -> Result<TurnRecord, Error> {
-        let mut record = self.advance()?;
+        let mut record = self.advance().map_err(|source| self.explain(source))?;
         record.state_sha256 = Digest::of(self.state());
         Ok(record)
     }
@@ -246,15 +236,14 @@ impl<'a> Session<'a> {
     }
 
     fn too_long(&self) -> String {
-        let seq = self.model.config().seq();
-        let prompt = prompt_of(self.state());
-        let asked = self.max_tokens();
-        match room(self.model, &prompt) {
+        match room(self.model, &prompt_of(self.state())) {
             Ok((tokens, room)) => format!(
-                "the context of {seq} has room for the prompt's {tokens} tokens and {room} more, \
-                 not {asked}: ask for fewer with -n"
+                "the context of {} has room for the prompt's {tokens} tokens and {room} more, \
+                 not {}: ask for fewer with -n",
+                self.model.config().seq(),
+                self.max_tokens()
             ),
-            Err(_) => format!("the prompt has more tokens than the context of {seq}: shorten it"),
+            Err(error) => error.to_string(),
         }
     }
 
@@ -331,7 +320,13 @@ pub fn room(model: Model<'_>, prompt: &str) -> Result<(u32, u32), Error> {
     let params = Params { prompt, max_tokens: 1, temperature: Default::default(), seed: 0 };
     let mut session = Session::new(model, &params)?;
     while session.info().phase < planner::phase::EMBEDDING {
-        session.advance()?;
+        session.advance().map_err(|source| match source {
+            fixed::Error::ContextExceeded => Error::Refused(format!(
+                "the prompt alone has more tokens than the context of {}: shorten it",
+                model.config().seq()
+            )),
+            source => session.explain(source),
+        })?;
     }
     let tokens = session.info().prompt_tokens;
     Ok((tokens, model.config().seq() as u32 + 1 - tokens))

@@ -11,7 +11,7 @@ use rayon::iter::{ParallelBridge as _, ParallelIterator as _};
 use crate::artifact::Model;
 use crate::receipt::{self, CHECKPOINT_TURNS, Receipt, TurnRecord};
 use crate::session::State;
-use crate::{Digest, Error, Session};
+use crate::{Backend, Digest, Error, Session};
 
 /// How to replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,18 +25,22 @@ pub enum Order {
     Sequential,
 }
 
-/// Replays `receipt` with `model`. `progress` is called with each turn that agreed.
+/// Replays `receipt` with `model` on `backend`. `progress` is called with each turn that agreed.
 ///
 /// # Errors
-/// [`Error::Mismatch`] for another model, [`Error::TurnDiffers`] with the first turn that differs.
+/// [`Error::Mismatch`] for another model, [`Error::Corrupt`] for parameters it cannot have run with,
+/// [`Error::TurnDiffers`] with the first turn that differs.
 pub fn verify(
     receipt: &Receipt,
     model: Model<'_>,
     order: Order,
+    backend: Backend,
     progress: &(dyn Fn() + Sync),
 ) -> Result<(), Error> {
     receipt.check_model(&model)?;
-    let start = Session::new(model, &receipt.params())?;
+    let start = Session::new(model, &receipt.params())
+        .map_err(|why| Error::corrupt("the receipt's parameters", why.to_string()))?
+        .on(backend, 1);
     let fresh = Digest::of(start.state());
     if receipt.state_bytes != start.state().len() as u64 {
         return Err(Error::mismatch("state_bytes", start.state().len(), receipt.state_bytes));
@@ -44,8 +48,8 @@ pub fn verify(
     if fresh != receipt.initial_state_sha256 {
         return Err(Error::mismatch("the initial state", fresh, receipt.initial_state_sha256));
     }
-    let replay = Replay { receipt, model, progress, bad: AtomicUsize::new(usize::MAX) };
-    let stretches = Stretches { receipt, turn: 0, state: Ok(State::copy_of(start.state())?) };
+    let replay = Replay { receipt, model, backend, progress, bad: AtomicUsize::new(usize::MAX) };
+    let stretches = Stretches { receipt, turn: 0, state: Some(State::copy_of(start.state())) };
     match order {
         Order::Sequential => replay.in_order(start, stretches),
         Order::Parallel { threads } => {
@@ -68,9 +72,23 @@ struct Stretch {
 /// Rebuilds the recorded states one after the other; only as many exist as threads work on them.
 struct Stretches<'r> {
     receipt: &'r Receipt,
+    /// Turns before the next stretch.
     turn: usize,
-    /// The state before `turn`, or why it cannot be rebuilt.
-    state: Result<State, Error>,
+    /// The state it starts from, or why there is none; nothing after the last.
+    state: Option<Result<State, Error>>,
+}
+
+impl Stretches<'_> {
+    /// The state after `self.turn` turns, from the checkpoint before.
+    fn rebuild(&self, before: &State) -> Result<State, Error> {
+        let mut state = State::copy_of(before.bytes())?;
+        // `Receipt::check` saw to it that there is one checkpoint for every stretch but the first.
+        let checkpoint = &self.receipt.checkpoints[self.turn / CHECKPOINT_TURNS - 1];
+        receipt::apply(checkpoint, state.bytes_mut()).map_err(|why| {
+            Error::corrupt(format!("the checkpoint after turn {}", checkpoint.turn), why)
+        })?;
+        Ok(state)
+    }
 }
 
 impl Iterator for Stretches<'_> {
@@ -78,36 +96,21 @@ impl Iterator for Stretches<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let turn = self.turn;
-        // One stretch even of no turns, so that the end is always checked.
-        if turn > 0 && turn >= self.receipt.turns.len() {
-            return None;
-        }
-        let state = match &self.state {
-            Ok(state) => State::copy_of(state.bytes()),
-            Err(_) => {
-                self.turn = usize::MAX;
-                return Some((
-                    turn,
-                    Err(std::mem::replace(&mut self.state, State::zeroed(0)).err()?),
-                ));
-            }
-        };
+        let stretch = self.state.take()?.map(|state| Stretch { turn, state });
         self.turn += CHECKPOINT_TURNS;
-        // Checkpoint `i` starts the stretch after this many turns; `Receipt::check` saw to it.
-        if let (Ok(state), Some(checkpoint)) =
-            (&mut self.state, self.receipt.checkpoints.get(turn / CHECKPOINT_TURNS))
-            && let Err(why) = receipt::apply(checkpoint, state.bytes_mut())
+        if let Ok(stretch) = &stretch
+            && self.turn < self.receipt.turns.len()
         {
-            let what = format!("the checkpoint after turn {}", checkpoint.turn);
-            self.state = Err(Error::corrupt(what, why));
+            self.state = Some(self.rebuild(&stretch.state));
         }
-        Some((turn, state.map(|state| Stretch { turn, state })))
+        Some((turn, stretch))
     }
 }
 
 struct Replay<'r> {
     receipt: &'r Receipt,
     model: Model<'r>,
+    backend: Backend,
     progress: &'r (dyn Fn() + Sync),
     /// The first turn known to differ, from 0: nothing after it needs a look.
     bad: AtomicUsize,
@@ -120,7 +123,8 @@ impl Replay<'_> {
             .filter_map(|(turn, stretch)| {
                 let outcome = stretch.and_then(|stretch| {
                     self.check_start(&stretch)?;
-                    let mut session = Session::from_state(self.model, stretch.state)?;
+                    let mut session =
+                        Session::from_state(self.model, stretch.state)?.on(self.backend, 1);
                     self.stretch(&mut session, stretch.turn)
                 });
                 outcome.err().map(|error| (turn, error))

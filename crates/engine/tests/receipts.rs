@@ -6,7 +6,7 @@ use engine::digest::Digest;
 use engine::receipt::{CHECKPOINT_TURNS, Receipt, Recorder, TurnRecord};
 use engine::saved::{self, Saved};
 use engine::verify::{Order, verify};
-use engine::{Artifact, Error, Params, Session};
+use engine::{Artifact, Backend, Error, Params, Session};
 
 const ORDERS: [Order; 3] =
     [Order::Sequential, Order::Parallel { threads: 1 }, Order::Parallel { threads: 3 }];
@@ -34,7 +34,7 @@ fn recorded(artifact: &Artifact, turns: Option<u64>) -> Receipt {
 fn outcome(receipt: &Receipt, artifact: &Artifact, order: Order) -> Result<(), Error> {
     let again = Receipt::decode(&receipt.encode(), "r")?;
     assert_eq!(&again, receipt, "what is read is what was written");
-    verify(&again, artifact.model(), order, &|| ())
+    verify(&again, artifact.model(), order, Backend::detect(), &|| ())
 }
 
 #[test]
@@ -42,6 +42,9 @@ fn a_true_receipt_verifies_in_every_order() {
     let artifact = Artifact::builtin();
     let whole = recorded(&artifact, None);
     assert!(whole.checkpoints.len() >= 2, "{} turns", whole.turns.len());
+    for backend in Backend::supported() {
+        verify(&whole, artifact.model(), ORDERS[2], backend, &|| ()).unwrap();
+    }
     // Paused before the first turn, at a checkpoint, and one turn before and after it.
     for turns in [None, Some(0), Some(1), Some(15), Some(16), Some(17), Some(32)] {
         let receipt = recorded(&artifact, turns);
@@ -90,7 +93,7 @@ fn the_first_turn_that_differs_is_named() {
 fn lies_outside_the_turns_are_named() {
     let artifact = Artifact::builtin();
     let receipt = recorded(&artifact, None);
-    let lies: [Lie<Receipt>; 16] = [
+    let lies: [Lie<Receipt>; 18] = [
         ("the tokens", |r| r.tokens[3] += 1),
         ("the tokens", |r| r.tokens.truncate(3)),
         ("the text", |r| r.text.push('!')),
@@ -101,6 +104,8 @@ fn lies_outside_the_turns_are_named() {
         ("the initial state", |r| r.initial_state_sha256.0[0] ^= 1),
         ("state_bytes", |r| r.max_tokens += 1),
         ("state_bytes", |r| r.state_bytes += 1),
+        ("1025 bytes", |r| r.prompt = "a".repeat(1025)),
+        ("0 tokens asked for", |r| r.max_tokens = 0),
         ("another model", |r| r.model.sha256.0[0] ^= 1),
         ("another model", |r| r.model.config[6] -= 1),
         ("numerics", |r| r.numerics = "facit-fixed-2".into()),
@@ -258,5 +263,6 @@ fn a_long_receipt_is_small() {
     let len = receipt.encode().len();
     testkit::note(format_args!("{len} bytes for {} turns", receipt.turns.len()));
     assert!(len < 3_000_000, "{len} bytes");
-    verify(&receipt, artifact.model(), Order::Parallel { threads: 2 }, &|| ()).unwrap();
+    let order = Order::Parallel { threads: 2 };
+    verify(&receipt, artifact.model(), order, Backend::detect(), &|| ()).unwrap();
 }

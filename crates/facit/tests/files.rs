@@ -257,6 +257,8 @@ fn verify_names_the_first_turn_that_differs() {
     let path = dir.path().join("r.json");
     facit(&["run", "-n", "9", "-q", "--receipt", arg(&path)]).ok();
     facit(&["verify", arg(&path)]).ok();
+    let json = facit(&["verify", arg(&path), "--backend", "plain", "--json"]).ok().json();
+    assert_eq!((&json["verified"], &json["differs"]), (&true.into(), &Value::Null));
     let mut receipt = engine::receipt::Receipt::open(&path).unwrap();
     receipt.turns[18].work += 1;
     receipt.turns[20].work += 1;
@@ -265,6 +267,8 @@ fn verify_names_the_first_turn_that_differs() {
         let ran = facit(order).ends(3, &["turn 19 differs", "work"]);
         assert_eq!(ran.out, b"");
     }
+    let json = facit(&["verify", arg(&path), "--json"]).ends(3, &["turn 19"]).json();
+    assert_eq!((&json["verified"], &json["differs"]["turn"]), (&false.into(), &19.into()));
 }
 
 /// Mounts a file system of 256 kB; `None` where that is not allowed.

@@ -142,6 +142,8 @@ fn refusals_name_the_reason_and_exit_with_2() {
         (&["run", "-n", "513"], "1 to 512"),
         (&["run", "-n", "512"], "room for the prompt's 9 tokens and 504 more"),
         (&["run", &long], "1025 bytes"),
+        (&["run", &long[1..].replace('a', "Q")], "more tokens than the context of 512"),
+        (&["run", "-n3", &long[1..].replace('a', "Q")], "more tokens than the context of 512"),
         (&["run", "--prompt-file", "/no/such/file"], "/no/such/file"),
         (&["run", "--prompt-file", "x", "prompt"], "cannot be used with"),
         (&["run", "--turns", "3"], "--save"),

@@ -176,7 +176,8 @@ pub fn all_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn backend(name: &str) -> Result<engine::Backend, String> {
+/// Finds a supported arithmetic by its name.
+pub fn backend(name: &str) -> Result<engine::Backend, String> {
     engine::Backend::supported().find(|b| b.name() == name).ok_or_else(|| {
         let names: Vec<_> = engine::Backend::supported().map(|b| b.name()).collect();
         format!("this machine has {}", names.join(", "))

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use engine::receipt::Receipt;
 use engine::verify::{Order, verify};
+use engine::{Backend, Error};
 use serde::Serialize;
 
 use super::options::ModelOptions;
@@ -24,7 +25,10 @@ pub struct Args {
     /// Threads to replay with [default: all]
     #[arg(long, value_name = "N", conflicts_with = "sequential", value_parser = super::options::threads())]
     threads: Option<usize>,
-    /// Print one JSON object
+    /// The arithmetic to replay with; `plain` is the definition, and slow
+    #[arg(long, value_name = "NAME", value_parser = super::options::backend)]
+    backend: Option<Backend>,
+    /// Print one JSON object, also when something differs
     #[arg(long)]
     json: bool,
     /// Print nothing but errors
@@ -41,6 +45,25 @@ struct Report {
     tokens: usize,
     complete: bool,
     seconds: f64,
+    differs: Option<Differs>,
+}
+
+/// What an unverified receipt is wrong about.
+#[derive(Serialize)]
+struct Differs {
+    /// The first turn that differs, from 1; absent when it is none of the turns.
+    turn: Option<usize>,
+    error: String,
+}
+
+impl Differs {
+    fn of(error: &Error) -> Self {
+        let turn = match error {
+            Error::TurnDiffers { turn, .. } => Some(*turn),
+            _ => None,
+        };
+        Self { turn, error: error.to_string() }
+    }
 }
 
 pub fn run(args: Args) -> anyhow::Result<Code> {
@@ -50,11 +73,12 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
     let order = if args.sequential { Order::Sequential } else { Order::Parallel { threads } };
     let bar = ui::bar(receipt.turns.len() as u64, "turns", args.quiet || args.json);
     let started = Instant::now();
-    let outcome = verify(&receipt, artifact.model(), order, &|| bar.inc(1));
+    let backend = args.backend.unwrap_or_else(Backend::detect);
+    let outcome = verify(&receipt, artifact.model(), order, backend, &|| bar.inc(1));
     bar.finish_and_clear();
-    outcome?;
     let report = Report {
-        verified: true,
+        verified: outcome.is_ok(),
+        differs: outcome.as_ref().err().map(Differs::of),
         model_sha256: receipt.model.sha256,
         numerics: receipt.numerics,
         turns: receipt.turns.len(),
@@ -65,7 +89,9 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
     let mut out = Out::default();
     if args.json {
         out.json(&report)?;
-    } else if !args.quiet {
+    }
+    outcome?;
+    if !args.quiet && !args.json {
         out.line(&format!(
             "verified: {} turns and {} tokens of {} are as recorded ({})",
             units::count(report.turns as u64),
