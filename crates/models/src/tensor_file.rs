@@ -1,10 +1,11 @@
-//! The safetensors format in memory: for saved states and for golden data. Whole files only, as
-//! bytes; reading a checkpoint from disk piece by piece is `store`'s business.
+//! The safetensors format in memory: for saved states ([`crate::machine::Snapshot`]) and for
+//! golden data. Whole files only, as bytes; reading a checkpoint from disk piece by piece is
+//! `store`'s business.
 //!
 //! A parsed file cannot be wrong: every tensor's range is inside the data, has exactly the
 //! bytes its shape asks for, and the ranges cover the data without gap or overlap.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Longest header accepted, bytes (the format's own limit).
@@ -44,6 +45,8 @@ pub struct Tensor<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct TensorFile<'a> {
     tensors: BTreeMap<String, Tensor<'a>>,
+    /// Names in order of storage.
+    order: Vec<String>,
     metadata: BTreeMap<String, String>,
 }
 
@@ -83,11 +86,13 @@ impl<'a> TensorFile<'a> {
             }
             let wrong = |what: String| TensorFileError::Tensor { name: name.clone(), what };
             let (tensor, range) = tensor(&entry, data).map_err(wrong)?;
-            ranges.push(range);
+            ranges.push((range, name.clone()));
             out.tensors.insert(name, tensor);
         }
         ranges.sort_unstable();
-        let end = ranges.iter().try_fold(0, |at, &(from, to)| (from == at).then_some(to));
+        // The first must begin at 0, each next where the one before ended, the last at the end.
+        let end = ranges.iter().try_fold(0, |at, ((from, to), _)| (*from == at).then_some(*to));
+        out.order = ranges.into_iter().map(|(_, name)| name).collect();
         match end {
             Some(end) if end == data.len() => Ok(out),
             Some(_) => Err(file("data beyond the last tensor")),
@@ -101,6 +106,16 @@ impl<'a> TensorFile<'a> {
     /// If there is none.
     pub fn get(&self, name: &str) -> Result<&Tensor<'a>, TensorFileError> {
         self.tensors.get(name).ok_or_else(|| TensorFileError::Missing(format!("tensor {name}")))
+    }
+
+    /// The tensors in order of storage.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor<'a>)> {
+        self.order.iter().map(|name| (name.as_str(), &self.tensors[name]))
+    }
+
+    /// All metadata.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
     }
 
     /// Whether there is a tensor called `name`.
@@ -199,76 +214,18 @@ fn tensor<'a>(entry: &Value, data: &'a [u8]) -> Result<(Tensor<'a>, (usize, usiz
     Ok((Tensor { dtype: dtype.to_owned(), shape, bytes }, (from, to)))
 }
 
-/// Collects tensors and writes a file; the same content gives the same bytes.
-#[derive(Clone, Debug, Default)]
-pub struct TensorWriter {
-    header: Map<String, Value>,
-    metadata: Map<String, Value>,
-    data: Vec<u8>,
-}
-
-impl TensorWriter {
-    /// Nothing yet.
-    pub fn new() -> Self {
-        TensorWriter::default()
-    }
-
-    /// Adds a metadata entry.
-    pub fn meta(&mut self, key: &str, value: impl Into<String>) {
-        self.metadata.insert(key.to_owned(), Value::String(value.into()));
-    }
-
-    /// Adds a tensor of little-endian `bytes`.
-    ///
-    /// # Panics
-    /// If the bytes do not fit type and shape, or the name was used before.
-    pub fn bytes(&mut self, name: &str, dtype: &str, shape: &[usize], bytes: &[u8]) {
-        let size = element_size(dtype).expect("a known type");
-        assert_eq!(bytes.len(), shape.iter().product::<usize>() * size, "{name}");
-        let from = self.data.len();
-        self.data.extend_from_slice(bytes);
-        let entry =
-            json!({ "dtype": dtype, "shape": shape, "data_offsets": [from, self.data.len()] });
-        assert!(self.header.insert(name.to_owned(), entry).is_none(), "{name} is written twice");
-    }
-
-    /// Adds an F32 tensor.
-    pub fn f32(&mut self, name: &str, shape: &[usize], values: &[f32]) {
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.bytes(name, "F32", shape, &bytes);
-    }
-
-    /// Adds a U32 tensor.
-    pub fn u32(&mut self, name: &str, shape: &[usize], values: &[u32]) {
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.bytes(name, "U32", shape, &bytes);
-    }
-
-    /// The file. The header is padded so that the data starts at a multiple of 8.
-    pub fn finish(mut self) -> Vec<u8> {
-        if !self.metadata.is_empty() {
-            self.header.insert("__metadata__".to_owned(), Value::Object(self.metadata));
-        }
-        let mut header = Value::Object(self.header).to_string().into_bytes();
-        header.resize(header.len().next_multiple_of(8), b' ');
-        let mut out = Vec::with_capacity(8 + header.len() + self.data.len());
-        out.extend((header.len() as u64).to_le_bytes());
-        out.extend(header);
-        out.extend(self.data);
-        out
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::{DType, Piece, Snapshot};
 
     fn sample() -> Vec<u8> {
-        let mut w = TensorWriter::new();
-        w.meta("kind", "sample");
-        w.f32("a", &[2], &[1.0, -2.5]);
-        w.bytes("b", "U8", &[3, 1], &[1, 2, 3]);
-        w.finish()
+        let mut w = Snapshot::default();
+        w.meta.insert("kind".into(), "sample".into());
+        w.pieces.push(Piece::f32s("a".into(), &[2], &[1.0, -2.5]));
+        let bytes = vec![1, 2, 3].into();
+        w.pieces.push(Piece { name: "b".into(), dtype: DType::U8, shape: vec![3, 1], bytes });
+        w.write()
     }
 
     /// Catches a writer whose files do not read back, and metadata that gets lost.

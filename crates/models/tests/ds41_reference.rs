@@ -7,7 +7,8 @@ use ds41_common::{bytes, check, check_ints, floats, json};
 use models::compare::Tolerance;
 use models::deepseek_v41::check::{CheckError, check_op};
 use models::deepseek_v41::reference as r;
-use models::tensor_file::{TensorFile, TensorWriter};
+use models::machine::{DType, Piece, Snapshot};
+use models::tensor_file::TensorFile;
 
 const CASES: [&str; 6] = [
     "seedlike",
@@ -60,19 +61,21 @@ fn check_op_finds_a_wrong_value_and_says_where() {
 /// Catches panics and silent acceptance on files that do not fit the operation.
 #[test]
 fn check_op_refuses_unfit_files() {
-    let empty = TensorWriter::new().finish();
+    let empty = Snapshot::default().write();
     let empty = TensorFile::parse(&empty).unwrap();
     assert!(matches!(check_op("attn9", &empty), Err(CheckError::Op(_))));
     for op in models::deepseek_v41::check::OPS {
         assert!(check_op(op, &empty).is_err(), "{op}");
     }
-    let mut w = TensorWriter::new();
-    w.f32("q", &[1, 1, 2], &[0.0; 2]);
-    w.f32("kv", &[2, 2], &[0.0; 4]);
-    w.f32("sink", &[1], &[0.0]);
-    w.u32("idx", &[1, 1], &[2]);
-    w.f32("o", &[1, 1, 2], &[0.0; 2]);
-    let outside = w.finish();
+    let mut w = Snapshot::default();
+    for (name, shape) in [("q", &[1, 1, 2][..]), ("kv", &[2, 2]), ("sink", &[1]), ("o", &[1, 1, 2])]
+    {
+        let zeros = vec![0.0; shape.iter().product()];
+        w.pieces.push(Piece::f32s(name.into(), shape, &zeros));
+    }
+    let two = vec![2].into();
+    w.pieces.push(Piece { name: "idx".into(), dtype: DType::U8, shape: vec![1, 1], bytes: two });
+    let outside = w.write();
     let error = check_op("sparse_attn", &TensorFile::parse(&outside).unwrap()).unwrap_err();
     assert!(error.to_string().contains("idx: 2 is outside"), "{error}");
     let bytes = bytes("attn0/seedlike.safetensors");

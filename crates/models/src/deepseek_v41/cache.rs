@@ -128,6 +128,8 @@ impl Rows {
             self.scales[slot * s..(slot + 1) * s].copy_from_slice(scales);
         } else {
             assert_eq!(slot, self.len(), "rows are filled without gaps");
+            grow(&mut self.codes, c);
+            grow(&mut self.scales, s);
             self.codes.extend_from_slice(codes);
             self.scales.extend_from_slice(scales);
         }
@@ -167,6 +169,17 @@ impl Rows {
             Packing::Fp4E4m3 => return None,
         };
         Matrix::new(self.len(), self.width, weights).ok()
+    }
+}
+
+/// Rows that a cache gets room for at a time, or an eighth of what it has if that is more: a
+/// long context would otherwise hold twice what it needs.
+pub(super) const GROWTH: usize = 64;
+
+/// Makes room before a row of `row` bytes is appended to a full vector.
+fn grow(bytes: &mut Vec<u8>, row: usize) {
+    if bytes.len() + row > bytes.capacity() {
+        bytes.reserve_exact((bytes.len() / 8).max(GROWTH * row));
     }
 }
 

@@ -4,7 +4,7 @@
 //! everything is computed is the pending part (or a prefix of its positions, when a draft was
 //! accepted in part) made state.
 
-use super::cache::{Packing, Rows};
+use super::cache::{GROWTH, Packing, Rows};
 use super::compressor::{Partial, Projected, SourceRows};
 use super::config::Config;
 use crate::machine::StepError;
@@ -120,12 +120,23 @@ impl State {
 
     /// Bytes of a state grown to `context` positions.
     pub(super) fn bytes(c: &Config, context: usize, drafts: bool) -> usize {
-        let ring = c.window.min(context) * (c.head_dim + c.head_dim / 32);
-        let partial: usize =
-            (0..c.kv_sources.len()).map(|s| 2 * 4 * (c.source_ratio(s) - 1) * c.head_dim).sum();
-        let draft =
-            if drafts { c.dspark.stages * ring + 4 * c.window * c.main_hidden() } else { 0 };
-        c.layers * ring + context * c.cache_bytes_per_token() + partial + draft
+        // Room is made for some rows at once, and for an eighth more of many (see `cache.rs`).
+        let rows = |n: usize, row: usize| (n + (n / 8).max(GROWTH)) * row;
+        let size = |packing: Packing, width| {
+            let (codes, scales) = packing.row_bytes(width);
+            codes + scales
+        };
+        let ring = rows(c.window.min(context), size(Packing::Fp8, c.head_dim));
+        let source = size(Packing::Fp4E4m3, c.head_dim) + size(Packing::Fp4E8m0, c.index_dim);
+        let sources: usize = (0..c.kv_sources.len())
+            .map(|s| {
+                let ratio = c.source_ratio(s);
+                rows(context / ratio, source) + 2 * 4 * ratio * c.head_dim
+            })
+            .sum();
+        let hidden = 4 * c.window.min(context) * c.main_hidden();
+        let draft = if drafts { c.dspark.stages * ring + hidden } else { 0 };
+        c.layers * ring + sources + draft
     }
 
     /// Makes the first `count` positions of `pending` part of the state.
@@ -145,9 +156,12 @@ impl State {
                 source.rows.keys.copy_row(&pending.rows.keys, j, at);
             }
             let left = (self.position + count) % ratio * c.head_dim;
+            // The incomplete group's positions: the last of old and new together.
             let keep = |old: &mut Vec<f32>, new: &[f32]| {
-                old.extend_from_slice(&new[..count * c.head_dim]);
-                old.drain(..old.len() - left);
+                let new = &new[..count * c.head_dim];
+                let new = &new[new.len().saturating_sub(left)..];
+                old.drain(..old.len() - (left - new.len()));
+                old.extend_from_slice(new);
             };
             if ratio > 1 {
                 keep(&mut source.partial.kv, &pending.projected.kv);
@@ -158,10 +172,14 @@ impl State {
         self.recent = newest.take(c.engram.max_ngram - 1).collect();
         self.position += count;
         if let Some(draft) = &mut self.draft {
-            let width = c.main_hidden();
-            draft.hidden.extend_from_slice(&pending.hidden[..count * width]);
-            let most = c.window * width;
-            draft.hidden.drain(..draft.hidden.len().saturating_sub(most));
+            // Of old and new together, the last window of positions; the old go first, so that
+            // a long step does not leave a long vector behind.
+            let (width, most) = (c.main_hidden(), c.window * c.main_hidden());
+            let new = &pending.hidden[count.saturating_sub(c.window) * width..count * width];
+            let old = draft.hidden.len().min(most - new.len());
+            draft.hidden.drain(..draft.hidden.len() - old);
+            draft.hidden.reserve_exact(new.len());
+            draft.hidden.extend_from_slice(new);
         }
     }
 }

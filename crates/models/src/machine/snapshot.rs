@@ -2,13 +2,10 @@
 //! holes and read back with every claim of the header checked. Files are the host's business.
 
 use super::DType;
+use crate::tensor_file::TensorFile;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-
-/// Longest header that is read. A state has a few tensors a layer; this is room for thousands
-/// of layers.
-pub const MAX_HEADER: usize = 16 << 20;
 
 /// One tensor of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,48 +103,17 @@ impl<'a> Snapshot<'a> {
     /// Reads what [`Snapshot::write`] wrote. Tensors borrow from `bytes`.
     ///
     /// # Errors
-    /// [`SnapshotError::Damaged`] for anything but whole tensors that fill the file without
-    /// holes or overlaps.
+    /// [`SnapshotError::Damaged`] for anything but whole tensors of known types that fill the
+    /// file without holes or overlaps.
     pub fn read(bytes: &'a [u8]) -> Result<Snapshot<'a>, SnapshotError> {
-        let Some((len, rest)) = bytes.split_first_chunk::<8>() else {
-            return damaged("shorter than a header");
-        };
-        let len = u64::from_le_bytes(*len);
-        let Some((json, data)) = usize::try_from(len)
-            .ok()
-            .filter(|&n| n <= MAX_HEADER)
-            .and_then(|n| rest.split_at_checked(n))
-        else {
-            return damaged(format!("a header of {len} bytes"));
-        };
-        let header: Map<String, Value> = match serde_json::from_slice(json) {
-            Ok(map) => map,
-            Err(e) => return damaged(format!("header: {e}")),
-        };
-        let mut snapshot = Snapshot::default();
-        let mut placed = Vec::new();
-        for (name, value) in &header {
-            if name == "__metadata__" {
-                snapshot.meta = match serde_json::from_value(value.clone()) {
-                    Ok(meta) => meta,
-                    Err(e) => return damaged(format!("metadata: {e}")),
-                };
-            } else {
-                placed.push(piece(name, value, data)?);
-            }
-        }
-        // The first must begin at 0, each next where the one before ended, the last at the end.
-        placed.sort_by_key(|(start, end, _)| (*start, *end));
-        let mut at = 0;
-        for (start, end, piece) in placed {
-            if start != at {
-                return damaged(format!("{}: starts at {start}, not at {at}", piece.name));
-            }
-            at = end;
-            snapshot.pieces.push(piece);
-        }
-        if at != data.len() {
-            return damaged(format!("{} bytes of tensors, {} described", data.len(), at));
+        let file = TensorFile::parse(bytes).map_err(|e| SnapshotError::Damaged(e.to_string()))?;
+        let mut snapshot = Snapshot { meta: file.metadata().clone(), pieces: Vec::new() };
+        for (name, t) in file.tensors() {
+            let Some(dtype) = DType::from_name(&t.dtype) else {
+                return damaged(format!("{name}: a state has no tensors of {}", t.dtype));
+            };
+            let (name, shape) = (name.to_owned(), t.shape.clone());
+            snapshot.pieces.push(Piece { name, dtype, shape, bytes: t.bytes.into() });
         }
         Ok(snapshot)
     }
@@ -206,33 +172,6 @@ impl<'a> Snapshot<'a> {
             *y = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
         }
         Ok(())
-    }
-}
-
-/// One entry of the header as `(start, end, piece)`.
-fn piece<'a>(
-    name: &str,
-    value: &Value,
-    data: &'a [u8],
-) -> Result<(usize, usize, Piece<'a>), SnapshotError> {
-    let dtype = value.get("dtype").and_then(Value::as_str).and_then(DType::from_name);
-    let list = |key: &str| -> Option<Vec<usize>> {
-        let items = value.get(key)?.as_array()?;
-        items.iter().map(|v| usize::try_from(v.as_u64()?).ok()).collect()
-    };
-    let (Some(dtype), Some(shape), Some(offsets)) = (dtype, list("shape"), list("data_offsets"))
-    else {
-        return damaged(format!("{name}: type, shape or offsets missing or unknown"));
-    };
-    let size = shape.iter().try_fold(dtype.size(), |n, &d| n.checked_mul(d));
-    match (size, offsets[..].try_into().ok()) {
-        (Some(size), Some::<[usize; 2]>([start, end])) if end >= start && end - start == size => {
-            let Some(bytes) = data.get(start..end) else {
-                return damaged(format!("{name}: ends at {end}, the data at {}", data.len()));
-            };
-            Ok((start, end, Piece { name: name.into(), dtype, shape, bytes: bytes.into() }))
-        }
-        _ => damaged(format!("{name}: offsets {offsets:?} do not hold {dtype} {shape:?}")),
     }
 }
 
