@@ -10,9 +10,11 @@
 
 pub mod atomic;
 pub mod digest;
+pub mod direct;
 mod error;
 pub mod io;
 pub mod safetensors;
 
 pub use digest::Digest;
+pub use direct::Event;
 pub use error::{Error, Kind, Result};
