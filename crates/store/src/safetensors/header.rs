@@ -4,6 +4,7 @@
 use super::dtype::Dtype;
 use super::json::{Cursor, Problem};
 use super::table::ShapeTable;
+use crate::Digest;
 use crate::io::{File, read_exact_at};
 use std::io;
 
@@ -103,34 +104,77 @@ pub(super) struct Entry {
 }
 
 /// A checked header. Entries are in the order of their bytes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Header {
     pub names: String,
     pub entries: Vec<Entry>,
     pub metadata: Vec<(String, String)>,
     pub data_start: u64,
-    /// The raw JSON, for the digest of the checkpoint.
-    pub text: Vec<u8>,
+    /// Types and shapes that `kind` of the entries refers to.
+    pub shapes: ShapeTable,
+    /// Of the JSON as it stands.
+    pub digest: Digest,
 }
 
 impl Header {
     pub fn name(&self, entry: &Entry) -> &str {
         &self.names[entry.name.0 as usize..entry.name.1 as usize]
     }
+
+    fn parse(&mut self, text: &[u8]) -> Result<(), HeaderError> {
+        if text.first() != Some(&b'{') {
+            return Err(HeaderError::NotAnObject);
+        }
+        let mut has_metadata = false;
+        let mut scratch = String::new();
+        let mut cursor = Cursor::new(text);
+        cursor.members(b'{', b'}', |c| {
+            let name = c.key(&mut scratch)?;
+            if name == "__metadata__" {
+                if has_metadata {
+                    return Err(HeaderError::MetadataTwice);
+                }
+                has_metadata = true;
+                self.metadata = metadata(c)?;
+                return Ok(());
+            }
+            if name.len() > MAX_NAME {
+                let name = name.chars().take(60).collect();
+                return Err(HeaderError::NameTooLong { name });
+            }
+            // A header is at most MAX_HEADER bytes, so its names' offsets fit 32 bits.
+            let start = self.names.len() as u32;
+            self.names.push_str(name);
+            let place = (start, self.names.len() as u32);
+            let entry = tensor(c, place, &mut self.shapes).map_err(|e| match e {
+                EntryError::Json(p) => p.into(),
+                EntryError::Tensor(problem) => {
+                    let name = self.names[start as usize..].to_owned();
+                    HeaderError::Tensor { name, problem }
+                }
+            })?;
+            self.entries.push(entry);
+            Ok(())
+        })?;
+        Ok(cursor.end()?)
+    }
 }
 
-/// Reads and checks the header of `file`, which is `size` bytes long. Types and shapes go
-/// into `shapes`, shared by all files of a checkpoint.
-pub(super) fn read(
-    file: &dyn File,
-    size: u64,
-    shapes: &mut ShapeTable,
-) -> Result<Header, HeaderError> {
+/// Reads and checks the header of `file`, which is `size` bytes long.
+pub(super) fn read(file: &dyn File, size: u64) -> Result<Header, HeaderError> {
     let text = read_text(file, size)?;
     let data_start = 8 + text.len() as u64;
-    let mut header = parse(&text, size - data_start, shapes)?;
-    header.data_start = data_start;
-    header.text = text;
+    let mut header = Header {
+        names: String::new(),
+        entries: Vec::new(),
+        metadata: Vec::new(),
+        data_start,
+        shapes: ShapeTable::default(),
+        digest: Digest::of(&text),
+    };
+    header.parse(&text)?;
+    header.entries.sort_by_key(|e| (e.begin, e.end));
+    check_cover(&header, size - data_start)?;
     Ok(header)
 }
 
@@ -156,48 +200,6 @@ fn read_text(file: &dyn File, size: u64) -> Result<Vec<u8>, HeaderError> {
     let mut text = vec![0; len];
     read_exact_at(file, &mut text, 8)?;
     Ok(text)
-}
-
-/// Parses a header over `data` bytes of tensors.
-fn parse(text: &[u8], data: u64, shapes: &mut ShapeTable) -> Result<Header, HeaderError> {
-    if text.first() != Some(&b'{') {
-        return Err(HeaderError::NotAnObject);
-    }
-    let mut header = Header::default();
-    let mut has_metadata = false;
-    let mut scratch = String::new();
-    let mut cursor = Cursor::new(text);
-    cursor.members(b'{', b'}', |c| {
-        let name = c.key(&mut scratch)?;
-        if name == "__metadata__" {
-            if has_metadata {
-                return Err(HeaderError::MetadataTwice);
-            }
-            has_metadata = true;
-            header.metadata = metadata(c)?;
-            return Ok(());
-        }
-        if name.len() > MAX_NAME {
-            let name = name.chars().take(60).collect();
-            return Err(HeaderError::NameTooLong { name });
-        }
-        // A header is at most MAX_HEADER bytes, so its names' offsets fit 32 bits.
-        let start = header.names.len() as u32;
-        header.names.push_str(name);
-        let place = (start, header.names.len() as u32);
-        let entry = tensor(c, data, place, shapes).map_err(|e| match e {
-            EntryError::Json(p) => p.into(),
-            EntryError::Tensor(problem) => {
-                HeaderError::Tensor { name: header.names[start as usize..].to_owned(), problem }
-            }
-        })?;
-        header.entries.push(entry);
-        Ok(())
-    })?;
-    cursor.end()?;
-    header.entries.sort_by_key(|e| (e.begin, e.end));
-    check_cover(&header, data)?;
-    Ok(header)
 }
 
 fn metadata(c: &mut Cursor<'_>) -> Result<Vec<(String, String)>, HeaderError> {
@@ -246,7 +248,6 @@ fn once<T>(field: &mut Option<T>, value: T, name: &'static str) -> Result<(), Te
 /// The value of one tensor's key.
 fn tensor(
     c: &mut Cursor<'_>,
-    data: u64,
     name: (u32, u32),
     shapes: &mut ShapeTable,
 ) -> Result<Entry, EntryError> {
@@ -289,9 +290,6 @@ fn tensor(
     if got != expected {
         return Err(TensorProblem::Size { expected, got }.into());
     }
-    if end > data {
-        return Err(TensorProblem::PastEnd { end, data }.into());
-    }
     Ok(Entry { name, kind, begin, end })
 }
 
@@ -324,6 +322,10 @@ fn check_cover(header: &Header, data: u64) -> Result<(), HeaderError> {
         None => none.to_owned(),
     };
     for entry in &header.entries {
+        if entry.end > data {
+            let problem = TensorProblem::PastEnd { end: entry.end, data };
+            return Err(HeaderError::Tensor { name: name(Some(entry), ""), problem });
+        }
         if entry.begin > at {
             return Err(HeaderError::Hole {
                 bytes: entry.begin - at,

@@ -8,9 +8,10 @@ use crate::io::{Disk, File, Mode, Real, read_exact_at};
 use crate::{Digest, Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most tensors of a checkpoint.
-pub const MAX_TENSORS: usize = 1 << 26;
+pub const MAX_TENSORS: usize = super::table::MAX_IDS;
 
 /// One file of a checkpoint.
 #[derive(Debug)]
@@ -105,7 +106,7 @@ impl Index {
     fn open_with(disk: &Arc<dyn Disk>, path: &Path, partial: bool) -> Result<Self> {
         let meta = std::fs::metadata(path).map_err(|e| Error::io("open", path, e))?;
         if !meta.is_dir() {
-            return Builder::new(disk).build(&[path.to_owned()], false, None);
+            return Builder::default().build(&**disk, &[path.to_owned()], false, None);
         }
         let map = WeightMap::open(&**disk, path)?;
         let names = match &map {
@@ -113,7 +114,7 @@ impl Index {
             None => shards::list(path)?,
         };
         let paths: Vec<PathBuf> = names.iter().map(|n| path.join(n)).collect();
-        Builder::new(disk).build(&paths, partial, map.as_ref())
+        Builder::default().build(&**disk, &paths, partial, map.as_ref())
     }
 
     /// The shards, in the order of their names.
@@ -243,9 +244,53 @@ fn name_of<'a>(names: &'a str, ends: &[u32], id: u32) -> &'a str {
     &names[start as usize..ends[id as usize] as usize]
 }
 
+/// Threads that read headers.
+const HEADER_THREADS: usize = 8;
+
+/// A shard's file and header; `None` for a shard that may be absent and is.
+type Opened = Option<(Arc<dyn File>, u64, Header)>;
+
+fn open_shard(disk: &dyn Disk, path: &Path, partial: bool) -> Result<Opened> {
+    let file = match disk.open(path, Mode::Read) {
+        Err(e) if partial && e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(|e| Error::io("open", path, e))?,
+    };
+    let size = file.size().map_err(|e| Error::io("measure", path, e))?;
+    let header = header::read(&*file, size).map_err(|e| Error::format(path, e.to_string()))?;
+    Ok(Some((file, size, header)))
+}
+
+/// Opens shards on several threads; the result is in the order of `paths`.
+fn open_shards(disk: &dyn Disk, paths: &[PathBuf], partial: bool) -> Vec<Result<Opened>> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(HEADER_THREADS);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut mine = Vec::new();
+        while let i = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(path) = paths.get(i)
+        {
+            mine.push((i, open_shard(disk, path, partial)));
+        }
+        mine
+    };
+    let mut all = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads.min(paths.len())).map(|_| scope.spawn(work)).collect();
+        let mut all = work();
+        for other in others {
+            match other.join() {
+                Ok(part) => all.extend(part),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all
+    });
+    all.sort_by_key(|&(i, _)| i);
+    all.into_iter().map(|(_, opened)| opened).collect()
+}
+
 /// Collects shards into an index.
-struct Builder<'d> {
-    disk: &'d Arc<dyn Disk>,
+#[derive(Default)]
+struct Builder {
     shards: Vec<Shard>,
     offsets: Vec<u64>,
     kinds: Vec<u32>,
@@ -256,24 +301,16 @@ struct Builder<'d> {
     hasher: blake3::Hasher,
 }
 
-impl<'d> Builder<'d> {
-    fn new(disk: &'d Arc<dyn Disk>) -> Self {
-        Builder {
-            disk,
-            shards: Vec::new(),
-            offsets: Vec::new(),
-            kinds: Vec::new(),
-            name_ends: Vec::new(),
-            names: String::new(),
-            shapes: ShapeTable::default(),
-            absent: Vec::new(),
-            hasher: blake3::Hasher::new(),
-        }
-    }
-
-    fn build(mut self, paths: &[PathBuf], partial: bool, map: Option<&WeightMap>) -> Result<Index> {
-        for path in paths {
-            self.add(path, partial)?;
+impl Builder {
+    fn build(
+        mut self,
+        disk: &dyn Disk,
+        paths: &[PathBuf],
+        partial: bool,
+        map: Option<&WeightMap>,
+    ) -> Result<Index> {
+        for (path, opened) in paths.iter().zip(open_shards(disk, paths, partial)) {
+            self.add(path, opened?)?;
         }
         self.offsets.shrink_to_fit();
         self.kinds.shrink_to_fit();
@@ -297,22 +334,14 @@ impl<'d> Builder<'d> {
         Ok(index)
     }
 
-    fn add(&mut self, path: &Path, partial: bool) -> Result<()> {
+    fn add(&mut self, path: &Path, opened: Opened) -> Result<()> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let file = match self.disk.open(path, Mode::Read) {
-            Err(e) if partial && e.kind() == std::io::ErrorKind::NotFound => {
-                self.absent.push(name.into_owned());
-                return Ok(());
-            }
-            other => other.map_err(|e| Error::io("open", path, e))?,
+        let Some((file, size, header)) = opened else {
+            self.absent.push(name.into_owned());
+            return Ok(());
         };
-        let size = file.size().map_err(|e| Error::io("measure", path, e))?;
-        let header = header::read(&*file, size, &mut self.shapes)
-            .map_err(|e| Error::format(path, e.to_string()))?;
-        for part in [name.as_bytes(), &header.text] {
-            self.hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
-        }
-        self.hasher.update(&size.to_le_bytes());
+        self.hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+        self.hasher.update(&size.to_le_bytes()).update(&header.digest.0);
         let first = self.offsets.len() as u32;
         self.append(&header).map_err(|problem| Error::format(path, problem))?;
         let metadata = header.metadata;
@@ -327,11 +356,12 @@ impl<'d> Builder<'d> {
         if self.names.len() + header.names.len() > u32::MAX as usize {
             return Err("the checkpoint's tensor names are longer than 4 GiB".to_owned());
         }
+        let kinds: Vec<u32> = header.shapes.iter().map(|k| self.shapes.add(k)).collect();
         for entry in &header.entries {
             self.names.push_str(header.name(entry));
             self.name_ends.push(self.names.len() as u32);
             self.offsets.push(header.data_start + entry.begin);
-            self.kinds.push(entry.kind);
+            self.kinds.push(kinds[entry.kind as usize]);
         }
         Ok(())
     }

@@ -47,6 +47,16 @@ impl ShapeTable {
         Some(id)
     }
 
+    /// Number of a kind of another table.
+    pub fn add(&mut self, kind: &Kind) -> u32 {
+        // Its size has been computed before, and there are at most as many as tensors.
+        self.intern(kind.dtype, &kind.shape).unwrap_or_else(|| unreachable!("a checked kind"))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Kind> {
+        self.kinds.iter()
+    }
+
     pub fn get(&self, id: u32) -> &Kind {
         &self.kinds[id as usize]
     }
@@ -68,6 +78,11 @@ pub(super) struct NameTable {
 }
 
 const EMPTY: u32 = u32::MAX;
+/// Bits of a slot that hold the number; the rest hold a part of the hash, so that almost no
+/// name is compared in vain (each costs a cache miss).
+const ID_BITS: u32 = 26;
+/// Numbers must be below this.
+pub(super) const MAX_IDS: usize = (1 << ID_BITS) - 1;
 
 impl NameTable {
     /// For `n` names.
@@ -76,10 +91,12 @@ impl NameTable {
         NameTable { slots: vec![EMPTY; slots], hasher: RandomState::new() }
     }
 
-    fn probe(&self, name: &str) -> impl Iterator<Item = usize> + use<> {
+    /// The slots where a name may be, and its tag.
+    fn probe(&self, name: &str) -> (impl Iterator<Item = usize> + use<>, u32) {
         let mask = self.slots.len() - 1;
-        let start = self.hasher.hash_one(name) as usize;
-        (0..=mask).map(move |i| start.wrapping_add(i) & mask)
+        let hash = self.hasher.hash_one(name);
+        let tag = (hash >> 32) as u32 >> ID_BITS << ID_BITS;
+        ((0..=mask).map(move |i| (hash as usize).wrapping_add(i) & mask), tag)
     }
 
     /// Number of a name, where `name_of` gives the name of a number.
@@ -87,10 +104,17 @@ impl NameTable {
         if self.slots.is_empty() {
             return None;
         }
-        self.probe(name)
-            .map(|at| self.slots[at])
-            .take_while(|&id| id != EMPTY)
-            .find(|&id| name_of(id) == name)
+        let (places, tag) = self.probe(name);
+        for at in places {
+            match self.slots[at] {
+                EMPTY => return None,
+                slot if slot >> ID_BITS << ID_BITS == tag && name_of(slot ^ tag) == name => {
+                    return Some(slot ^ tag);
+                }
+                _ => {}
+            }
+        }
+        None
     }
 
     /// Enters a name. `Err` with the number that already has it.
@@ -100,13 +124,17 @@ impl NameTable {
         name: &str,
         name_of: impl Fn(u32) -> &'a str,
     ) -> Result<(), u32> {
-        for at in self.probe(name) {
+        debug_assert!((id as usize) < MAX_IDS);
+        let (places, tag) = self.probe(name);
+        for at in places {
             match self.slots[at] {
                 EMPTY => {
-                    self.slots[at] = id;
+                    self.slots[at] = tag | id;
                     return Ok(());
                 }
-                other if name_of(other) == name => return Err(other),
+                slot if slot >> ID_BITS << ID_BITS == tag && name_of(slot ^ tag) == name => {
+                    return Err(slot ^ tag);
+                }
                 _ => {}
             }
         }
