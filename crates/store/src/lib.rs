@@ -13,6 +13,8 @@ pub mod digest;
 pub mod direct;
 mod error;
 pub mod io;
+pub mod layout;
+pub mod pack;
 pub mod safetensors;
 
 pub use digest::Digest;
