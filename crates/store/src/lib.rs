@@ -9,6 +9,8 @@
 //! returned as an error or an event.
 
 pub mod atomic;
+pub mod cache;
+pub mod cache_sim;
 pub mod digest;
 pub mod direct;
 mod error;

@@ -1,0 +1,286 @@
+//! The packed trunk's index and how a run becomes a layer's bytes again.
+
+use super::{BLOCK, TENSOR_ALIGN, codec};
+use crate::io::{DIRECT_ALIGN, Disk, Mode, read_exact_at};
+use crate::safetensors::{Dtype, TensorSpec};
+use crate::{Digest, Error, Result};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Name of the packed trunk in a model's directory.
+pub const TRUNK_FILE: &str = "trunk.facit";
+
+const FORMAT: &str = "facit trunk 1";
+const MAGIC: &[u8; 8] = b"FACITTRK";
+/// Digest, length, magic.
+const TRAILER: u64 = 32 + 8 + 8;
+/// Longest index accepted.
+const MAX_INDEX: u64 = 64 << 20;
+/// A stored block that is not compressed.
+const PLAIN: u32 = 1 << 31;
+
+/// How runs are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Codec {
+    /// As they are.
+    #[default]
+    None,
+    /// bf16 tensors compressed without loss by [`codec`].
+    Bf16,
+}
+
+/// A tensor of a run.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RunTensor {
+    /// Name, type and shape. A piece of the head has the shape of its rows.
+    #[serde(flatten)]
+    pub spec: TensorSpec,
+    /// Place of its first byte in the (decoded) run.
+    pub at: u64,
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Run {
+    /// "layer 17", "head rows 0..1024".
+    pub what: String,
+    /// Offset in the file, a multiple of 4096.
+    pub offset: u64,
+    /// Bytes in the file.
+    pub stored: u64,
+    /// Bytes when decoded.
+    pub raw: u64,
+    /// Of the decoded bytes.
+    pub digest: Digest,
+    /// Its tensors.
+    pub tensors: Vec<RunTensor>,
+}
+
+/// Places tensors one after another: where each begins and the length of the whole.
+pub(super) fn place(specs: &[TensorSpec]) -> Result<(Vec<RunTensor>, u64)> {
+    let mut at = 0u64;
+    let mut tensors = Vec::with_capacity(specs.len());
+    for spec in specs {
+        let end = spec.bytes().and_then(|n| at.checked_add(n)).filter(|&end| end < 1 << 62);
+        let end =
+            end.ok_or_else(|| Error::Refused(format!("tensor {} is too large", spec.name)))?;
+        tensors.push(RunTensor { spec: spec.clone(), at });
+        at = end.next_multiple_of(TENSOR_ALIGN);
+    }
+    Ok((tensors, at))
+}
+
+/// A block of a run: where its bytes go and whether the codec may be used.
+pub(super) struct Block {
+    pub at: u64,
+    pub len: usize,
+    pub bf16: bool,
+}
+
+/// The blocks of tensors in order.
+pub(super) fn blocks(tensors: &[RunTensor]) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    for t in tensors {
+        let bytes = t.spec.bytes().unwrap_or(0);
+        for start in (0..bytes).step_by(BLOCK) {
+            let len = (bytes - start).min(BLOCK as u64) as usize;
+            blocks.push(Block { at: t.at + start, len, bf16: t.spec.dtype == Dtype::Bf16 });
+        }
+    }
+    blocks
+}
+
+/// Compresses one block; returns its entry in the run's table.
+pub(super) fn encode_block(raw: &[u8], bf16: bool, out: &mut Vec<u8>) -> u32 {
+    let start = out.len();
+    if bf16 {
+        codec::encode(raw, out);
+        if out.len() - start < raw.len() {
+            return (out.len() - start) as u32;
+        }
+        out.truncate(start);
+    }
+    out.extend_from_slice(raw);
+    raw.len() as u32 | PLAIN
+}
+
+/// Decodes a run stored with [`Codec::Bf16`] into `out` (its whole raw length) on `threads`
+/// threads.
+///
+/// # Errors
+/// If the stored bytes cannot be what [`super::pack`] wrote.
+pub fn decode_run(run: &Run, stored: &[u8], out: &mut [u8], threads: usize) -> Result<(), String> {
+    let blocks = blocks(&run.tensors);
+    let table = stored.get(..4 * blocks.len()).ok_or("its table is cut off")?;
+    let mut from = table.len();
+    let mut jobs = Vec::with_capacity(blocks.len());
+    let (mut rest, mut at) = (out, 0u64);
+    for (block, entry) in blocks.iter().zip(table.as_chunks::<4>().0) {
+        let entry = u32::from_le_bytes(*entry);
+        let len = (entry & !PLAIN) as usize;
+        let code = stored.get(from..from + len).ok_or("a block lies past its end")?;
+        from += len;
+        let plain = entry & PLAIN != 0;
+        if plain && len != block.len || !plain && !block.bf16 {
+            return Err("a block has the wrong length or kind".to_owned());
+        }
+        // Tensors do not overlap and are in order, see `Trunk::check`.
+        let (gap, tail) = rest
+            .split_at_mut_checked((block.at - at) as usize)
+            .ok_or("it is longer than its tensors")?;
+        gap.fill(0);
+        let (dest, tail) =
+            tail.split_at_mut_checked(block.len).ok_or("it is shorter than its tensors")?;
+        (rest, at) = (tail, block.at + block.len as u64);
+        jobs.push(std::sync::Mutex::new(Some((code, plain, dest))));
+    }
+    rest.fill(0);
+    let next = AtomicUsize::new(0);
+    let corrupt = AtomicBool::new(false);
+    let work = || {
+        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let job = job.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+            let Some((code, plain, dest)) = job else { continue };
+            if plain {
+                dest.copy_from_slice(code);
+            } else if codec::decode(code, dest).is_err() {
+                corrupt.store(true, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|s| {
+        for _ in 1..threads.min(jobs.len()) {
+            s.spawn(work);
+        }
+        work();
+    });
+    if corrupt.into_inner() { Err("a block cannot be decoded".to_owned()) } else { Ok(()) }
+}
+
+/// A packed trunk's index, checked.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Trunk {
+    format: String,
+    /// Digest of the checkpoint's headers it was made from.
+    pub model: Digest,
+    /// How its runs are stored.
+    pub codec: Codec,
+    /// Layers, then pieces of the head.
+    pub runs: Vec<Run>,
+    /// Where it lies.
+    #[serde(skip)]
+    pub path: PathBuf,
+}
+
+impl Trunk {
+    pub(super) fn new(model: Digest, codec: Codec) -> Self {
+        Trunk { format: FORMAT.to_owned(), model, codec, runs: Vec::new(), path: PathBuf::new() }
+    }
+
+    /// What follows the runs in the file.
+    pub(super) fn tail(&self) -> Vec<u8> {
+        let mut tail = serde_json::to_vec(self).unwrap_or_else(|e| unreachable!("plain data: {e}"));
+        let len = tail.len() as u64;
+        tail.extend_from_slice(&Digest::of(&tail).0);
+        tail.extend_from_slice(&len.to_le_bytes());
+        tail.extend_from_slice(MAGIC);
+        tail
+    }
+
+    /// Opens the packed trunk at `path`, which must have been made from the checkpoint with
+    /// headers of digest `model`. `None` if there is no such file.
+    pub fn open(disk: &dyn Disk, path: &Path, model: Digest) -> Result<Option<Self>> {
+        let file = match disk.open(path, Mode::Read) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|e| Error::io("open", path, e))?,
+        };
+        let refuse = |problem: &str| {
+            Error::format(path, format!("{problem}: delete it and run `facit pack` again"))
+        };
+        let size = file.size().map_err(|e| Error::io("measure", path, e))?;
+        let mut trailer = [0; TRAILER as usize];
+        let at = size.checked_sub(TRAILER).ok_or_else(|| refuse("not a packed trunk"))?;
+        read_exact_at(&*file, &mut trailer, at).map_err(|e| Error::io("read", path, e))?;
+        let (digest, rest) = trailer.split_at(32);
+        let (len, magic) = rest.split_at(8);
+        let len = len.try_into().map_or(u64::MAX, u64::from_le_bytes);
+        if magic != MAGIC || len > at || len > MAX_INDEX {
+            return Err(refuse("not a packed trunk, or cut off"));
+        }
+        let mut text = vec![0; len as usize];
+        read_exact_at(&*file, &mut text, at - len).map_err(|e| Error::io("read", path, e))?;
+        if Digest::of(&text).0 != digest {
+            return Err(refuse("its index is damaged"));
+        }
+        let mut trunk: Trunk = serde_json::from_slice(&text)
+            .map_err(|e| refuse(&format!("its index is not valid ({e})")))?;
+        if trunk.format != FORMAT {
+            return Err(refuse(&format!("unknown format {:?}", trunk.format)));
+        }
+        if trunk.model != model {
+            return Err(refuse("made from another checkpoint"));
+        }
+        trunk.check(at - len).map_err(|problem| refuse(&problem))?;
+        trunk.path = path.to_owned();
+        Ok(Some(trunk))
+    }
+
+    /// Runs in order within `end` bytes, tensors in order within their run.
+    fn check(&self, end: u64) -> Result<(), String> {
+        let mut at = 0;
+        for run in &self.runs {
+            let specs: Vec<TensorSpec> = run.tensors.iter().map(|t| t.spec.clone()).collect();
+            let (tensors, raw) = place(&specs).map_err(|e| e.to_string())?;
+            let run_end = run.offset.checked_add(run.stored).filter(|&e| e <= end);
+            let fits = run.offset >= at
+                && run.offset.is_multiple_of(DIRECT_ALIGN)
+                && tensors == run.tensors
+                && raw == run.raw
+                && (self.codec != Codec::None || run.stored == run.raw);
+            match run_end {
+                Some(run_end) if fits => at = run_end,
+                _ => return Err(format!("{} is not where it can be", run.what)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of all runs: in the file, and decoded.
+    pub fn bytes(&self) -> (u64, u64) {
+        self.runs.iter().fold((0, 0), |(s, r), run| (s + run.stored, r + run.raw))
+    }
+
+    /// Reads and decodes a whole run and compares its digest.
+    pub fn verify_run(&self, file: &dyn crate::io::File, run: &Run, threads: usize) -> Result<()> {
+        let memory = |n: u64| {
+            let n = usize::try_from(n).unwrap_or(usize::MAX);
+            crate::direct::AlignedBuf::new(n, "a run").map(|b| (b, n))
+        };
+        let (mut stored, n) = memory(run.stored)?;
+        read_exact_at(file, &mut stored[..n], run.offset).map_err(|source| Error::Read {
+            what: run.what.clone(),
+            path: self.path.clone(),
+            offset: run.offset,
+            len: run.stored,
+            source,
+        })?;
+        let digest = match self.codec {
+            Codec::None => Digest::of(&stored[..n]),
+            Codec::Bf16 => {
+                let (mut raw, m) = memory(run.raw)?;
+                decode_run(run, &stored[..n], &mut raw[..m], threads)
+                    .map_err(|p| Error::format(&self.path, format!("{}: {p}", run.what)))?;
+                Digest::of(&raw[..m])
+            }
+        };
+        if digest != run.digest {
+            return Err(Error::DigestMismatch {
+                what: format!("{} of {}", run.what, self.path.display()),
+                expected: run.digest.to_string(),
+                got: digest.to_string(),
+            });
+        }
+        Ok(())
+    }
+}
