@@ -11,7 +11,7 @@ mod uring;
 
 pub use buffer::AlignedBuf;
 pub use file::DirectFile;
-pub use reader::{Backend, Done, ReadFailure, Reader, ReaderStats, Request, Window};
+pub use reader::{Backend, Done, Handle, ReadFailure, Reader, ReaderStats, Request, Window};
 
 use std::path::PathBuf;
 

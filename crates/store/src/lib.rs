@@ -16,8 +16,11 @@ pub mod direct;
 mod error;
 pub mod io;
 pub mod layout;
+pub mod memory;
 pub mod pack;
+pub mod plan;
 pub mod safetensors;
+pub mod weights;
 
 pub use digest::Digest;
 pub use direct::Event;

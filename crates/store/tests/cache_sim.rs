@@ -42,7 +42,7 @@ fn the_published_table_is_reproduced() {
 fn decode_trace() -> Vec<ExpertId> {
     let mut random = Random(21);
     let mut trace = Vec::new();
-    let mut last = vec![[0u32; 4]; 12];
+    let mut last = [[0u32; 4]; 12];
     for _ in 0..200 {
         for layer in 0..12 {
             for i in 0..4 {

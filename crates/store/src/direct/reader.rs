@@ -121,7 +121,40 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Submits requests to a [`Reader`]; once that is gone, requests are dropped.
+#[derive(Clone)]
+pub struct Handle(Arc<Shared>);
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Handle")
+    }
+}
+
+impl Handle {
+    /// Queues a request.
+    pub fn submit(&self, request: Request) {
+        self.0.submit(request);
+    }
+}
+
 impl Shared {
+    fn submit(&self, request: Request) {
+        // Also what makes the windows of the io_uring thread safe to fill.
+        assert!(request.windows.iter().all(|w| w.at + w.len <= request.buf.len()));
+        let mut queue = lock(&self.queue);
+        if queue.stop {
+            return;
+        }
+        if request.urgent {
+            queue.urgent.push_back(request);
+        } else {
+            queue.normal.push_back(request);
+        }
+        drop(queue);
+        self.wake.notify_one();
+    }
+
     /// The next request; waits for one if `block`. `None` if there is none (or, blocking, if
     /// the reader is to stop).
     pub fn next(&self, block: bool, urgent_only: bool) -> Option<Request> {
@@ -236,15 +269,12 @@ impl Reader {
 
     /// Queues a request.
     pub fn submit(&self, request: Request) {
-        debug_assert!(request.windows.iter().all(|w| w.at + w.len <= request.buf.len()));
-        let mut queue = lock(&self.shared.queue);
-        if request.urgent {
-            queue.urgent.push_back(request);
-        } else {
-            queue.normal.push_back(request);
-        }
-        drop(queue);
-        self.shared.wake.notify_one();
+        self.shared.submit(request);
+    }
+
+    /// For submitting from elsewhere, the sink included.
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.shared))
     }
 
     /// Counts so far.

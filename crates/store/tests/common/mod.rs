@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "a skipped test says so")]
 
 pub mod k3_headers;
+pub mod model;
 
 use std::fs;
 use std::path::{Path, PathBuf};

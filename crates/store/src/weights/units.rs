@@ -1,0 +1,247 @@
+//! What is read as one piece: a layer, a piece of the head, an expert.
+
+use crate::direct::{DirectFile, Window};
+use crate::io::DIRECT_ALIGN;
+use crate::layout::{LayerSpec, Layout, bind};
+use crate::pack::{Codec, Run, Trunk, head_pieces};
+use crate::safetensors::{Index, TensorRef, TensorSpec};
+use crate::{Error, Result};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Place of a tensor's bytes in a buffer.
+pub(super) type Place = (usize, usize);
+
+/// Parts of files that go into one buffer.
+#[derive(Clone, Debug)]
+pub(super) struct Gather {
+    pub windows: Vec<Window>,
+    /// Bytes of the buffer.
+    pub len: usize,
+    /// Of each part, in the order asked.
+    pub places: Vec<Place>,
+}
+
+fn to_usize(n: u64, what: &'static str) -> Result<usize> {
+    usize::try_from(n).map_err(|_| Error::Memory { what, bytes: usize::MAX })
+}
+
+/// Plans aligned windows over parts `(shard, offset, len)`: neighbours share a window, so
+/// that contiguous tensors are one read.
+pub(super) fn gather(files: &[Arc<DirectFile>], parts: &[(usize, u64, u64)]) -> Result<Gather> {
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|&i| parts[i]);
+    let mut windows: Vec<(usize, Window)> = Vec::new();
+    let mut places = vec![(0, 0); parts.len()];
+    let mut len = 0;
+    for i in order {
+        let (shard, offset, bytes) = parts[i];
+        let (start, end) = (offset / DIRECT_ALIGN * DIRECT_ALIGN, offset + bytes);
+        let joins = windows.last().filter(|(s, w)| *s == shard && start <= w.offset + w.len as u64);
+        if joins.is_none() {
+            let file = Arc::clone(&files[shard]);
+            windows.push((shard, Window { file, offset: start, len: 0, need: 0, at: len }));
+        }
+        let Some((_, w)) = windows.last_mut() else { continue };
+        let need = to_usize(end - w.offset, "a layer")?;
+        w.need = w.need.max(need);
+        w.len = w.need.next_multiple_of(DIRECT_ALIGN as usize);
+        len = w.at + w.len;
+        let place = w.at + to_usize(offset - w.offset, "a layer")?;
+        places[i] = (place, place + to_usize(bytes, "a tensor")?);
+    }
+    let windows = windows.into_iter().map(|(_, w)| w).filter(|w| w.len > 0).collect();
+    Ok(Gather { windows, len, places })
+}
+
+/// A layer or a piece of the head.
+#[derive(Clone, Debug)]
+pub(super) struct Unit {
+    pub what: String,
+    pub names: Vec<String>,
+    /// What is read; its places are where tensors end up, unless the unit is coded.
+    pub gather: Gather,
+    /// Bytes of the weights as stored: what a token costs.
+    pub stored: u64,
+    /// Bytes of the buffer the tensors are used from.
+    pub buffer: usize,
+    pub places: Arc<[Place]>,
+    /// How to decode, if the trunk is compressed.
+    pub coded: Option<Arc<Run>>,
+}
+
+/// Row range of each piece of the head, and all units: layers, then these pieces.
+pub(super) fn units(
+    index: &Index,
+    files: &[Arc<DirectFile>],
+    trunk: Option<(&Trunk, Arc<DirectFile>)>,
+    layout: &Layout,
+) -> Result<Vec<Unit>> {
+    let mut wanted: Vec<(String, Vec<TensorSpec>, u64)> = layout
+        .layers
+        .iter()
+        .enumerate()
+        .map(|(l, layer)| (format!("layer {l}"), layer.tensors.clone(), 0))
+        .collect();
+    let matrix = &layout.head.matrix;
+    let rows = matrix.shape.first().copied().unwrap_or(0);
+    let row = matrix.bytes().unwrap_or(0) / rows.max(1);
+    for piece in head_pieces(layout) {
+        let mut spec = matrix.clone();
+        spec.shape[0] = piece.end - piece.start;
+        let what = format!("head rows {}..{}", piece.start, piece.end);
+        wanted.push((what, vec![spec], piece.start * row));
+    }
+    if let Some((trunk, file)) = trunk {
+        return wanted
+            .into_iter()
+            .enumerate()
+            .map(|(i, (what, specs, _))| packed(trunk, &file, i, what, &specs))
+            .collect();
+    }
+    wanted
+        .into_iter()
+        .map(|(what, specs, from)| {
+            let mut parts = Vec::new();
+            for spec in &specs {
+                let t = index.require(&spec.name)?;
+                parts.push((t.shard, t.offset + from, spec.bytes().unwrap_or(0)));
+            }
+            let gather = gather(files, &parts)?;
+            Ok(Unit {
+                what,
+                names: specs.into_iter().map(|s| s.name).collect(),
+                stored: parts.iter().map(|p| p.2).sum(),
+                buffer: gather.len,
+                places: gather.places.clone().into(),
+                gather,
+                coded: None,
+            })
+        })
+        .collect()
+}
+
+fn packed(
+    trunk: &Trunk,
+    file: &Arc<DirectFile>,
+    i: usize,
+    what: String,
+    specs: &[TensorSpec],
+) -> Result<Unit> {
+    let run = trunk.runs.get(i).filter(|r| {
+        r.what == what
+            && r.tensors.len() == specs.len()
+            && r.tensors.iter().zip(specs).all(|(t, s)| t.spec == *s)
+    });
+    let run = run.ok_or_else(|| {
+        Error::format(
+            &trunk.path,
+            format!("it does not hold {what} as the model has it: pack it again"),
+        )
+    })?;
+    let mut places = Vec::new();
+    for t in &run.tensors {
+        let at = to_usize(t.at, "a layer")?;
+        places.push((at, at + to_usize(t.spec.bytes().unwrap_or(0), "a tensor")?));
+    }
+    let gather = gather(std::slice::from_ref(file), &[(0, run.offset, run.stored)])?;
+    let coded = (trunk.codec != Codec::None).then(|| Arc::new(run.clone()));
+    Ok(Unit {
+        what,
+        names: specs.iter().map(|s| s.name.clone()).collect(),
+        stored: run.stored,
+        buffer: if coded.is_some() { to_usize(run.raw, "a layer")? } else { gather.len },
+        gather,
+        places: places.into(),
+        coded,
+    })
+}
+
+/// Where one layer's experts lie.
+#[derive(Debug, Default)]
+pub(super) struct LayerExperts {
+    /// Offset and shard of each expert whose tensors lie together in `pattern`'s order.
+    together: Vec<(u64, u32)>,
+    /// Places of the tensors relative to the first byte.
+    pattern: Vec<(u64, u64)>,
+    /// Bytes of an expert.
+    pub bytes: u64,
+    /// The others, part by part.
+    apart: HashMap<u32, Vec<(usize, u64, u64)>>,
+}
+
+const APART: u32 = u32::MAX;
+
+impl LayerExperts {
+    pub fn new(index: &Index, layer: &LayerSpec) -> Result<Self> {
+        let mut all = LayerExperts {
+            bytes: layer.expert.iter().filter_map(TensorSpec::bytes).sum(),
+            ..LayerExperts::default()
+        };
+        for id in 0..layer.experts {
+            let refs = (0..layer.expert.len())
+                .map(|i| bind(index, &layer.expert_name(id, i), &layer.expert[i]))
+                .collect::<Result<Vec<TensorRef<'_>>>>()?;
+            let Some(first) = refs.iter().min_by_key(|t| (t.shard, t.offset)) else { continue };
+            let pattern: Option<Vec<(u64, u64)>> = refs
+                .iter()
+                .map(|t| (t.shard == first.shard).then(|| (t.offset - first.offset, t.len)))
+                .collect();
+            let dense = |p: &Vec<(u64, u64)>| p.iter().all(|(at, len)| at + len <= all.bytes);
+            match pattern.filter(dense) {
+                Some(p) if id == 0 || p == all.pattern => {
+                    all.pattern = p;
+                    all.together.push((first.offset, first.shard as u32));
+                }
+                _ => {
+                    all.together.push((0, APART));
+                    let parts = refs.iter().map(|t| (t.shard, t.offset, t.len)).collect();
+                    all.apart.insert(id as u32, parts);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Parts of an expert's tensors, in feeding order.
+    pub fn parts(&self, id: u32) -> Vec<(usize, u64, u64)> {
+        let (offset, shard) = self.together[id as usize];
+        match self.apart.get(&id) {
+            Some(parts) => parts.clone(),
+            None => {
+                self.pattern.iter().map(|&(at, len)| (shard as usize, offset + at, len)).collect()
+            }
+        }
+    }
+
+    /// Where an expert begins on disk.
+    pub fn position(&self, id: u32) -> (usize, u64) {
+        match self.apart.get(&id).and_then(|parts| parts.first()) {
+            Some(&(shard, offset, _)) => (shard, offset),
+            None => {
+                let (offset, shard) = self.together[id as usize];
+                (shard as usize, offset)
+            }
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.together.len()
+    }
+
+    /// Largest buffer an expert may need, wherever its parts lie.
+    pub fn buffer(&self, files: &[Arc<DirectFile>]) -> Result<usize> {
+        let align = DIRECT_ALIGN as usize;
+        // A run that begins anywhere in a block.
+        let together = to_usize(self.bytes, "an expert")?.next_multiple_of(align) + align;
+        self.apart
+            .values()
+            .map(|parts| Ok(gather(files, parts)?.len))
+            .try_fold(together, |most, len: Result<usize>| Ok(most.max(len?)))
+    }
+
+    pub fn memory(&self) -> u64 {
+        let apart: usize = self.apart.values().map(|p| 48 + 24 * p.len()).sum();
+        (self.together.len() * size_of::<(u64, u32)>() + apart) as u64
+    }
+}
