@@ -23,23 +23,16 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// What each is for is said once, at its arguments.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Continue a prompt with a model
     Run(run::Args),
-    /// Go on with a paused run
     Resume(resume::Args),
-    /// Replay a receipt and name the first turn that differs
     Verify(verify::Args),
-    /// Say how many turns and compute units a run takes
     Quote(quote::Args),
-    /// Show what is in a model, a saved state or a receipt
     Inspect(inspect::Args),
-    /// Convert a llama2.c checkpoint into a model
     Convert(convert::Args),
-    /// Measure the exact core on this machine
     Bench(bench::Args),
-    /// Explain a command or a topic (exit-codes)
     Help(help::Args),
 }
 
