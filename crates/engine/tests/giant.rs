@@ -16,7 +16,7 @@ fn on_disk() -> tempfile::TempDir {
 
 fn engine(dir: &std::path::Path) -> Box<dyn Engine> {
     let checkpoint = Checkpoint::open(dir).unwrap();
-    open(&checkpoint, Kernels::new(Backend::detect(), 2), &mut |_| ()).unwrap()
+    open(&checkpoint, Default::default(), Kernels::new(Backend::detect(), 2), &mut |_| ()).unwrap()
 }
 
 fn tokens(engine: &mut dyn Engine, prompt: &[u32], chunk: usize, n: usize) -> (Vec<u32>, Vec<u32>) {

@@ -82,7 +82,42 @@ impl Code {
             Error::Corrupt { .. } => Self::Model,
             Error::Mismatch { .. } | Error::TurnDiffers { .. } => Self::Mismatch,
             Error::DoesNotFit { .. } => Self::DoesNotFit,
-            Error::Unsound => Self::Unsound,
+            Error::Unsound | Error::Sampling(_) => Self::Unsound,
+            Error::Step(error) => Self::of_step(error),
+            Error::Snapshot(error) => Self::of_snapshot(error),
+            Error::Store(error) => Self::of_store(error.kind()),
+            Error::Text(_) => Self::Usage,
+            _ => Self::Failed,
+        }
+    }
+
+    fn of_store(kind: store::Kind) -> Self {
+        match kind {
+            store::Kind::ModelFile => Self::Model,
+            store::Kind::Disk => Self::Disk,
+            store::Kind::Mismatch => Self::Mismatch,
+            store::Kind::DoesNotFit => Self::DoesNotFit,
+            store::Kind::Refused => Self::Usage,
+        }
+    }
+
+    fn of_snapshot(error: &models::machine::SnapshotError) -> Self {
+        use models::machine::SnapshotError;
+        match error {
+            SnapshotError::Damaged(_) => Self::Model,
+            SnapshotError::Differs { .. } => Self::Mismatch,
+            SnapshotError::Context { .. } => Self::Usage,
+            SnapshotError::Memory(_) => Self::DoesNotFit,
+        }
+    }
+
+    fn of_step(error: &models::machine::StepError) -> Self {
+        use models::machine::StepError;
+        match error {
+            StepError::NonFinite { .. } | StepError::Logit { .. } => Self::Unsound,
+            StepError::Empty | StepError::Token { .. } | StepError::Context { .. } => Self::Usage,
+            StepError::Memory { .. } => Self::DoesNotFit,
+            StepError::State { .. } => Self::Mismatch,
             _ => Self::Failed,
         }
     }

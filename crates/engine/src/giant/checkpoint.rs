@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use models::deepseek_v41::{self, DeepSeekV41};
 use models::kimi_k3::{self, KimiK3};
 use models::machine::Stored;
 use store::safetensors::Index;
@@ -81,6 +82,22 @@ impl Checkpoint {
     pub fn kimi_k3(&self) -> Result<KimiK3, Error> {
         let config = kimi_k3::Config::parse(&self.config).map_err(|e| self.bad_config(&e))?;
         KimiK3::bind(config, |name| self.stored(name)).map_err(|e| self.bad_tensors(&e))
+    }
+
+    /// The DeepSeek-V4.1 in this directory. Its engram tables are looked up through a map made
+    /// from the tokenizer, so the tokenizer must be there.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::kimi_k3`]; a missing tokenizer.
+    pub fn deepseek_v41(&self, options: deepseek_v41::Options) -> Result<DeepSeekV41, Error> {
+        let config =
+            deepseek_v41::Config::from_json(&self.config).map_err(|e| self.bad_config(&e))?;
+        let tokenizer = self.tokenizer()?.ok_or_else(|| {
+            Error::corrupt(show(&self.dir), "tokenizer.json is missing: the engram tables need it")
+        })?;
+        let map = text::engram::token_map(&tokenizer)?;
+        let model = DeepSeekV41::bind(config, options, map, |name| self.stored(name));
+        model.map_err(|e| self.bad_tensors(&e))
     }
 
     /// The tokenizer beside the weights; `None` if the directory has no tokenizer file.

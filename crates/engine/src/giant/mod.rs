@@ -8,8 +8,10 @@ mod checkpoint;
 mod generate;
 mod host;
 mod loaded;
+pub mod logits;
 mod resident;
 mod sampling;
+pub mod saved;
 
 pub use checkpoint::{Checkpoint, Family, tokenizer_at};
 pub use generate::{DEFAULT_CHUNK, Event, FinishReason, Request, Spent, generate};
@@ -18,6 +20,7 @@ pub use loaded::{Engine, Loaded, SequenceId, Work};
 pub use resident::Resident;
 pub use sampling::{Sampler, Sampling, SamplingError};
 
+use models::deepseek_v41;
 use models::machine::Model;
 use numerics::Kernels;
 
@@ -29,6 +32,7 @@ use crate::Error;
 /// What [`Checkpoint::kimi_k3`] and its like refuse; a tensor that cannot be read.
 pub fn open(
     checkpoint: &Checkpoint,
+    options: deepseek_v41::Options,
     kernels: Kernels,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Box<dyn Engine>, Error> {
@@ -39,6 +43,10 @@ pub fn open(
             let host = Resident::read(checkpoint.index(), model.layout(), progress)?;
             Ok(Box::new(Loaded::new(model, Box::new(host), kernels, digest)))
         }
-        Family::DeepseekV41 => Err(Error::Refused("DeepSeek-V4.1 is not wired yet".into())),
+        Family::DeepseekV41 => {
+            let model = checkpoint.deepseek_v41(options)?;
+            let host = Resident::read(checkpoint.index(), model.layout(), progress)?;
+            Ok(Box::new(Loaded::new(model, Box::new(host), kernels, digest)))
+        }
     }
 }

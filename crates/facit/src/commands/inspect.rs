@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use engine::giant::Checkpoint;
 use engine::inspect::{
     ArtifactReport, ConfigReport, Inspection, ReceiptReport, SectionReport, StateReport,
 };
@@ -10,10 +11,10 @@ use engine::{Temperature, inspect};
 use crate::exit::Code;
 use crate::ui::{Out, Table, units};
 
-/// Show what is in a model, a saved state or a receipt
+/// Show what is in a model (file or directory), a saved state or a receipt
 #[derive(clap::Args)]
 pub struct Args {
-    /// The file
+    /// The file or model directory
     file: PathBuf,
     /// Print one JSON object
     #[arg(long)]
@@ -21,6 +22,9 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Code> {
+    if Checkpoint::is_at(&args.file) {
+        return super::giant::inspect::run(&args.file, args.json);
+    }
     let inspection = inspect::inspect(&args.file)?;
     let mut out = Out::default();
     if args.json {

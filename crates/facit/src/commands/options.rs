@@ -9,13 +9,15 @@ use engine::{Artifact, Digest, Params, Temperature};
 
 use crate::exit::Usage;
 
+/// Longest prompt of a model directory, in bytes.
+const MAX_GIANT_PROMPT: usize = 16 << 20;
+
 /// What the built-in model continues when nobody says.
 pub const BUILTIN_PROMPT: &str = "Once upon a time";
 
 #[derive(clap::Args)]
 pub struct ModelOptions {
-    /// A file made by `facit convert`, or `builtin`, which tells short children's stories
-    /// [default: builtin]
+    /// The model: a file made by `facit convert`, or `builtin`
     #[arg(short, long, value_name = "PATH|builtin")]
     pub model: Option<PathBuf>,
     /// Refuse the model unless its SHA-256 is this one
@@ -62,7 +64,7 @@ fn digest(text: &str) -> Result<Digest, String> {
 
 #[derive(clap::Args)]
 pub struct PromptOptions {
-    /// The text to continue; `-` reads it from standard input [built-in model: "Once upon a time"]
+    /// The text to continue; `-` reads it from standard input
     #[arg(value_name = "PROMPT")]
     pub prompt: Option<OsString>,
     /// Read the prompt from a file
@@ -73,6 +75,27 @@ pub struct PromptOptions {
 }
 
 impl PromptOptions {
+    /// The prompt of a model directory: text from `-`, the file, or the positional unless that is
+    /// the directory itself.
+    pub fn read_for(&self, dir: &Path) -> anyhow::Result<Option<String>> {
+        let positional = self.prompt.as_ref().filter(|p| Path::new(p) != dir);
+        let bytes = match (positional, &self.prompt_file) {
+            (Some(dash), _) if dash == "-" => {
+                read_prompt(std::io::stdin().lock(), "standard input", MAX_GIANT_PROMPT)?
+            }
+            (Some(prompt), _) => prompt.to_owned().into_encoded_bytes(),
+            (None, Some(path)) => {
+                let name = path.display();
+                let file = std::fs::File::open(path)
+                    .map_err(|e| Usage(format!("cannot read the prompt file {name}: {e}")))?;
+                read_prompt(file, &name.to_string(), MAX_GIANT_PROMPT)?
+            }
+            (None, None) => return Ok(None),
+        };
+        let text = String::from_utf8(bytes);
+        Ok(Some(text.map_err(|e| Usage(format!("the prompt is not UTF-8: {e}")))?))
+    }
+
     /// The prompt's text.
     pub fn read(&self) -> anyhow::Result<String> {
         let bytes = match (&self.prompt, &self.prompt_file) {
@@ -80,7 +103,7 @@ impl PromptOptions {
                 if std::io::stdin().is_terminal() {
                     crate::ui::note("reading the prompt from the terminal; end it with Ctrl-D");
                 }
-                read_prompt(std::io::stdin().lock(), "standard input")?
+                read_prompt(std::io::stdin().lock(), "standard input", MAX_PROMPT_BYTES)?
             }
             (Some(prompt), _) => {
                 if Path::new(prompt).join("config.json").is_file() {
@@ -92,7 +115,7 @@ impl PromptOptions {
                 let name = path.display();
                 let file = std::fs::File::open(path)
                     .map_err(|e| Usage(format!("cannot read the prompt file {name}: {e}")))?;
-                read_prompt(file, &name.to_string())?
+                read_prompt(file, &name.to_string(), MAX_PROMPT_BYTES)?
             }
             (None, None) => BUILTIN_PROMPT.into(),
         };
@@ -101,15 +124,15 @@ impl PromptOptions {
 }
 
 /// Reads no more than it takes to see that a prompt is too long.
-fn read_prompt(from: impl std::io::Read, name: &str) -> anyhow::Result<Vec<u8>> {
+fn read_prompt(from: impl std::io::Read, name: &str, most: usize) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let limit = MAX_PROMPT_BYTES as u64 + 3;
+    let limit = most as u64 + 3;
     from.take(limit)
         .read_to_end(&mut bytes)
         .map_err(|e| Usage(format!("cannot read the prompt from {name}: {e}")))?;
     if bytes.len() as u64 == limit {
         return Err(Usage(format!(
-            "the prompt from {name} is longer than the {MAX_PROMPT_BYTES} bytes the exact core takes"
+            "the prompt from {name} is longer than the {most} bytes this model's runs take"
         ))
         .into());
     }
@@ -125,11 +148,12 @@ pub struct SamplingOptions {
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_tokens: Option<u32>,
     /// 0 (always the most probable token) to 16; a decimal number, rounded to 1/65536 exactly
-    #[arg(long, value_name = "T", default_value = "0")]
-    pub temperature: Temperature,
-    /// The start of the random numbers, used above temperature 0
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
+    /// [default: 0, or 1 in model directories once --seed, --top-p or --top-k asks for sampling]
+    #[arg(long, value_name = "T")]
+    pub temperature: Option<Temperature>,
+    /// The start of the random numbers, used above temperature 0 [default: 0]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
 }
 
 impl SamplingOptions {
@@ -142,24 +166,30 @@ impl SamplingOptions {
                 room.min(DEFAULT_MAX_TOKENS)
             }
         };
-        Ok(Params { prompt, max_tokens, temperature: self.temperature, seed: self.seed })
+        Ok(Params {
+            prompt,
+            max_tokens,
+            temperature: self.temperature.unwrap_or_default(),
+            seed: self.seed.unwrap_or(0),
+        })
     }
 }
 
 #[derive(clap::Args)]
 pub struct MachineOptions {
     /// The arithmetic to use; `facit bench` lists what this machine has. Never changes a bit
-    #[arg(long, value_name = "NAME", value_parser = backend)]
-    pub backend: Option<engine::Backend>,
-    /// Threads to run on; more than one pay off on large models. Never changes a bit
-    #[arg(long, value_name = "N", default_value = "1", value_parser = threads())]
-    pub threads: usize,
+    #[arg(long, value_name = "NAME")]
+    pub backend: Option<String>,
+    /// Threads to run on [default: 1, and all for model directories]. Never changes a bit
+    #[arg(long, value_name = "N", value_parser = threads())]
+    pub threads: Option<usize>,
 }
 
 impl MachineOptions {
-    /// The backend asked for, or the fastest.
-    pub fn backend(&self) -> engine::Backend {
-        self.backend.unwrap_or_else(engine::Backend::detect)
+    /// The exact core's backend asked for, or its fastest.
+    pub fn backend(&self) -> anyhow::Result<engine::Backend> {
+        let Some(name) = &self.backend else { return Ok(engine::Backend::detect()) };
+        Ok(backend(name).map_err(|why| Usage(format!("--backend {name}: {why}")))?)
     }
 }
 

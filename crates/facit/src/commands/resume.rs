@@ -30,7 +30,7 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
     let artifact = args.model.open()?;
     let model = artifact.model();
     saved.check_model(&model, &args.state.display().to_string())?;
-    let session =
-        Session::from_state(model, saved.state)?.on(args.machine.backend(), args.machine.threads);
+    let session = Session::from_state(model, saved.state)?
+        .on(args.machine.backend()?, args.machine.threads.unwrap_or(1));
     drive(session, &args.run, &args.model, None)
 }

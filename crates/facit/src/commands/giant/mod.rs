@@ -1,0 +1,119 @@
+//! Model directories (Kimi K3, DeepSeek-V4.1) from the command line: options that several
+//! commands share, and opening a directory with a progress bar.
+
+pub mod inspect;
+pub mod run;
+
+use std::path::{Path, PathBuf};
+
+use engine::giant::{self, Checkpoint, Engine};
+use models::deepseek_v41::{Options, Regime};
+use numerics::{Backend, Kernels};
+
+use crate::exit::Usage;
+use crate::ui;
+
+/// The options of `run` that only model directories know.
+#[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Model directories (Kimi K3, DeepSeek-V4.1)")]
+pub struct GiantOptions {
+    /// The prompt's text
+    #[arg(long = "prompt", value_name = "TEXT", conflicts_with = "ids")]
+    pub text: Option<String>,
+    /// The prompt as token ids, separated by commas or blanks; needs no tokenizer
+    #[arg(long, value_name = "IDS", conflicts_with = "prompt_file")]
+    pub ids: Option<String>,
+    /// Sample from the most probable tokens that hold this share of the probability [default:
+    /// 0.95 once --seed, --temperature or --top-k asks for sampling]
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Sample from this many of the most probable tokens
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Write the logits of every chosen token, for `facit compare`
+    #[arg(long, value_name = "FILE")]
+    pub dump_logits: Option<PathBuf>,
+    /// Save the sequence when the run ends, for --resume
+    #[arg(long, value_name = "STATE")]
+    pub save_state: Option<PathBuf>,
+    /// Go on from a saved sequence; a prompt is then optional and is appended
+    #[arg(long, value_name = "STATE")]
+    pub resume: Option<PathBuf>,
+    /// Prefill so many positions at a time. Never changes a bit
+    #[arg(long, value_name = "N", default_value_t = giant::DEFAULT_CHUNK)]
+    pub chunk: usize,
+    /// DeepSeek-V4.1: arithmetic of the quantised linears, w8a8 (the released model's) or bf16
+    #[arg(long, value_name = "NAME", value_parser = regime, default_value = "w8a8")]
+    pub regime: Regime,
+}
+
+impl GiantOptions {
+    /// How the model is bound.
+    pub fn model_options(&self) -> Options {
+        Options { regime: self.regime, drafts: false }
+    }
+
+    /// The first option given that the exact core does not know.
+    pub fn first_given(&self) -> Option<&'static str> {
+        [
+            ("--prompt", self.text.is_some()),
+            ("--ids", self.ids.is_some()),
+            ("--top-p", self.top_p.is_some()),
+            ("--top-k", self.top_k.is_some()),
+            ("--dump-logits", self.dump_logits.is_some()),
+            ("--save-state", self.save_state.is_some()),
+            ("--resume", self.resume.is_some()),
+        ]
+        .into_iter()
+        .find_map(|(name, given)| given.then_some(name))
+    }
+}
+
+/// The model directory among the arguments, if there is one: `--model DIR` or the positional.
+pub fn directory<'a>(
+    model: Option<&'a PathBuf>,
+    positional: Option<&'a std::ffi::OsString>,
+) -> Option<&'a Path> {
+    let named = model.map(PathBuf::as_path).filter(|p| Checkpoint::is_at(p));
+    named.or_else(|| positional.map(Path::new).filter(|p| Checkpoint::is_at(p)))
+}
+
+/// Kernels on this machine.
+pub fn kernels(backend: Option<&str>, threads: usize) -> anyhow::Result<Kernels> {
+    let backend = match backend {
+        None => Backend::detect(),
+        Some(name) => {
+            let found = Backend::supported().into_iter().find(|b| b.name() == name);
+            found.ok_or_else(|| {
+                let names: Vec<_> = Backend::supported().iter().map(|b| b.name()).collect();
+                Usage(format!(
+                    "--backend {name}: for model directories this machine has {}",
+                    names.join(", ")
+                ))
+            })?
+        }
+    };
+    Ok(Kernels::new(backend, threads))
+}
+
+/// Opens the directory's model with all weights in memory.
+pub fn open(
+    checkpoint: &Checkpoint,
+    options: Options,
+    kernels: Kernels,
+    quiet: bool,
+) -> anyhow::Result<Box<dyn Engine>> {
+    let total = checkpoint.index().iter().map(|t| t.len).sum();
+    let bar = ui::bytes_bar(total, "weights", quiet);
+    let engine = giant::open(checkpoint, options, kernels, &mut |done| bar.set_position(done))?;
+    bar.finish_and_clear();
+    Ok(engine)
+}
+
+fn regime(name: &str) -> Result<Regime, String> {
+    match name {
+        "w8a8" => Ok(Regime::W8a8),
+        "bf16" => Ok(Regime::Bf16),
+        _ => Err("expected w8a8 or bf16".into()),
+    }
+}

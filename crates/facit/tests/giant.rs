@@ -1,0 +1,186 @@
+//! Model directories from the command line: a small synthetic Kimi K3 and the committed small
+//! DeepSeek-V4.1, as a stranger would use them.
+
+mod common;
+
+use std::path::Path;
+
+use common::facit;
+
+const IDS: &str = "1,2,3,4,5";
+
+fn kimi() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    testkit::k3::Shape::tiny().checkpoint(1).write(dir.path(), 400_000).unwrap();
+    dir
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Where the bytes of tensor `name` begin in the directory's only shard that has it.
+fn find(dir: &Path, name: &str) -> (std::path::PathBuf, usize) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        if path.extension().is_none_or(|e| e != "safetensors") {
+            continue;
+        }
+        let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + len]).unwrap();
+        if let Some(tensor) = header.get(name) {
+            return (path, 8 + len + tensor["data_offsets"][0].as_u64().unwrap() as usize);
+        }
+    }
+    panic!("{name} is in no shard");
+}
+
+/// Catches a state that loses a bit, a pending token that is dropped or processed twice.
+#[test]
+fn a_saved_sequence_goes_on_as_if_it_had_never_stopped() {
+    let dir = kimi();
+    let model = text(dir.path());
+    let whole = facit(&["run", model, "--ids", IDS, "-n", "9"]).ok();
+    for n in ["1", "4", "8"] {
+        let state = dir.path().join("state.safetensors");
+        let rest = (9 - n.parse::<u32>().unwrap()).to_string();
+        let first =
+            facit(&["run", model, "--ids", IDS, "-n", n, "--save-state", text(&state)]).ok();
+        let then = facit(&["run", model, "--resume", text(&state), "-n", &rest]).ok();
+        let joined = format!("{} {}", first.text().trim(), then.text().trim());
+        assert_eq!(joined, whole.text().trim(), "stopped after {n}");
+    }
+}
+
+/// Catches a default where a state is damaged or of another model.
+#[test]
+fn a_damaged_or_foreign_state_is_refused() {
+    let dir = kimi();
+    let (model, state) = (text(dir.path()), dir.path().join("s"));
+    facit(&["run", model, "--ids", IDS, "-n", "2", "--save-state", text(&state)]).ok();
+    let good = std::fs::read(&state).unwrap();
+    let resume = |model: &str| facit(&["run", model, "--resume", text(&state), "-n", "1"]);
+    for at in [0, 9, good.len() / 3, good.len() / 2, good.len() - 1] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        std::fs::write(&state, &bad).unwrap();
+        let ran = resume(model);
+        assert!([3, 6].contains(&ran.code), "byte {at}: {} {}", ran.code, ran.err);
+        assert!(!ran.err.contains("panicked"), "{}", ran.err);
+    }
+    for bad in [&good[..0], &good[..7], &good[..good.len() - 1]] {
+        std::fs::write(&state, bad).unwrap();
+        resume(model).ends(6, &["s"]);
+    }
+    std::fs::write(&state, &good).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let shape = testkit::k3::Shape { vocab: 328, ..testkit::k3::Shape::tiny() };
+    shape.checkpoint(1).write(other.path(), 400_000).unwrap();
+    resume(text(other.path())).ends(3, &["another model"]);
+}
+
+/// Catches threads, chunks or a backend that change a bit of any logit.
+#[test]
+fn logits_are_the_same_bits_on_every_path_and_compare_says_so() {
+    let dir = kimi();
+    let model = text(dir.path());
+    let (a, b) = (dir.path().join("a.safetensors"), dir.path().join("b.safetensors"));
+    let dump = |more: &[&str], to: &Path| {
+        let common = ["run", model, "--ids", IDS, "-n", "4", "--dump-logits", text(to)];
+        facit(&[&common[..], more].concat()).ok();
+    };
+    dump(&["--backend", "scalar", "--threads", "1"], &a);
+    for more in [&["--threads", "3"][..], &["--chunk", "1"], &["--chunk", "2", "--threads", "2"]] {
+        dump(more, &b);
+        let same = facit(&["compare", text(&a), text(&b), "--exact", "--json"]).ok();
+        assert_eq!(same.json()["verdict"], "identical", "{more:?}");
+    }
+    let mut bytes = std::fs::read(&b).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 0x40;
+    std::fs::write(&b, &bytes).unwrap();
+    let other = facit(&["compare", text(&a), text(&b), "--json"]).ends(3, &[]);
+    assert_eq!(other.json()["first_difference"][0], 3);
+    facit(&["compare", text(&a), "no-such-file"]).ends(6, &["no-such-file"]);
+}
+
+/// Catches a NaN that is picked, an expert that is skipped, a config that is guessed.
+#[test]
+fn a_broken_model_stops_with_the_place_named() {
+    let name = "language_model.model.layers.5.input_layernorm.weight";
+    let dir = kimi();
+    let (shard, at) = find(dir.path(), name);
+    let mut bytes = std::fs::read(&shard).unwrap();
+    bytes[at..at + 2].copy_from_slice(&0x7fc0u16.to_le_bytes());
+    std::fs::write(&shard, &bytes).unwrap();
+    facit(&["run", text(dir.path()), "--ids", IDS, "-n", "1"]).ends(4, &["layer 5"]);
+
+    let dir = kimi();
+    let expert = "language_model.model.layers.7.block_sparse_moe.experts.3.w2.weight_packed";
+    let renamed = expert.replace("experts.3", "experts.x");
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(expert.len()).position(|w| w == expert.as_bytes());
+        if let Some(at) = at {
+            let mut bytes = bytes;
+            bytes[at..at + expert.len()].copy_from_slice(renamed.as_bytes());
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    facit(&["run", text(dir.path()), "--ids", IDS, "-n", "1"]).ends(6, &[expert]);
+
+    let dir = kimi();
+    let config = dir.path().join("config.json");
+    let good = std::fs::read_to_string(&config).unwrap();
+    let wrong = good.replacen("\"full_attn_layers\": [4", "\"full_attn_layers\": [0", 1);
+    assert_ne!(good, wrong);
+    std::fs::write(&config, wrong).unwrap();
+    facit(&["run", text(dir.path()), "--ids", IDS]).ends(2, &["full_attn_layers"]);
+}
+
+/// Catches options that are silently ignored.
+#[test]
+fn options_of_the_other_kind_of_model_are_refused() {
+    let dir = kimi();
+    let model = text(dir.path());
+    facit(&["run", "--top-p", "0.5", "hello"]).ends(2, &["--top-p"]);
+    facit(&["run", model, "--ids", IDS, "--turns", "3"]).ends(2, &["--turns"]);
+    facit(&["run", model, "--prompt", "hello"]).ends(2, &["tokenizer", "--ids"]);
+    facit(&["run", model]).ends(2, &["no prompt"]);
+    facit(&["run", model, "--ids", "1,x"]).ends(2, &["\"x\""]);
+    facit(&["run", model, "--ids", "99999"]).ends(2, &["99999"]);
+    facit(&["run", model, "--ids", IDS, "--top-p", "0"]).ends(2, &["top-p"]);
+    facit(&["run", model, "--ids", IDS, "--backend", "none"]).ends(2, &["scalar"]);
+}
+
+/// The committed small DeepSeek-V4.1: greedy tokens of its golden, text both ways.
+#[test]
+fn deepseek_gives_the_golden_tokens() {
+    let vectors = testkit::root().join("vectors/deepseek_v41");
+    let model = vectors.join("tiny_model");
+    let expect = std::fs::read(vectors.join("tiny_expect/expect.json")).unwrap();
+    let expect: serde_json::Value = serde_json::from_slice(&expect).unwrap();
+    let prompt = expect["prompt"].to_string();
+    for regime in ["bf16", "w8a8"] {
+        let args = ["run", text(&model), "--ids", &prompt, "-n", "5", "--regime", regime, "--json"];
+        let ran = facit(&args).ok().json();
+        let ids = &ran["choices"][0]["token_ids"];
+        let want = expect["modes"][regime]["greedy"].as_array().unwrap();
+        assert_eq!(ids.as_array().unwrap()[..], want[..5], "{regime}");
+    }
+    let ids = facit(&["tokenize", text(&model), "hello  wörld"]).ok();
+    let back = facit(&["detokenize", text(&model), ids.text().trim()]).ok();
+    assert_eq!(back.text(), "hello  wörld");
+}
+
+/// A table that says what a directory holds.
+#[test]
+fn inspect_shows_a_directory() {
+    let dir = kimi();
+    let table = facit(&["inspect", text(dir.path())]).ok();
+    assert!(table.text().contains("Kimi K3") && table.text().contains("1,206"));
+    let json = facit(&["inspect", text(dir.path()), "--json"]).ok().json();
+    assert_eq!(json["layers"], 13);
+}
