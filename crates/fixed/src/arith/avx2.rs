@@ -9,6 +9,13 @@ use core::arch::x86_64::*;
 
 struct Avx2;
 
+/// Asks for the memory at an address, which need not exist.
+#[inline(always)]
+pub(super) fn prefetch(from: *const u8) {
+    // SAFETY: part of every x86-64 processor; no address can make it fail.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+}
+
 impl Lanes for Avx2 {
     type Register = __m256i;
     const BYTES: usize = 32;
@@ -41,6 +48,11 @@ impl Lanes for Avx2 {
     unsafe fn multiply_add(sums: __m256i, bytes: __m256i, digits: __m256i) -> __m256i {
         // SAFETY: as above.
         unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(bytes, digits)) }
+    }
+
+    #[inline(always)]
+    fn prefetch(from: *const u8) {
+        prefetch(from);
     }
 
     #[inline(always)]

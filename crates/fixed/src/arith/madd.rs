@@ -10,6 +10,9 @@ use super::{Rows, plain::finish_row};
 /// part, 256, before it widens: 256 * 255 * 2^15 < 2^31.
 const PART: usize = 512 / BLOCK16;
 
+/// Bytes of weights to ask for ahead of time: some 100 ns at 40 GB/s.
+const PREFETCH_BYTES: usize = 4096;
+
 /// Rows done side by side, so that a digit is loaded once for all of them.
 const SIDE: usize = 4;
 
@@ -33,6 +36,9 @@ pub(super) trait Lanes {
         bytes: Self::Register,
         digits: Self::Register,
     ) -> Self::Register;
+    /// Asks for the memory at an address, which need not exist. Nothing depends on it.
+    #[inline(always)]
+    fn prefetch(_from: *const u8) {}
     /// Each register's 32-bit lanes added up, at least the last addition in 64 bits.
     unsafe fn row_sums(sums: [Self::Register; SIDE]) -> [i64; SIDE];
 }
@@ -74,6 +80,13 @@ pub(super) unsafe fn rows<L: Lanes>(
     }
 }
 
+/// How far ahead of the weights in use others are asked for: as many groups of rows as make up what
+/// memory delivers while they are waited for.
+#[inline(always)]
+pub(super) fn prefetch_distance(group: usize) -> usize {
+    group * PREFETCH_BYTES.div_ceil(group)
+}
+
 /// Four rows times one plane of `D` digits.
 ///
 /// # Safety
@@ -85,6 +98,7 @@ unsafe fn dots<L: Lanes, const D: usize>(
     cols: usize,
 ) -> [i64; SIDE] {
     let blocks = cols.div_ceil(BLOCK16);
+    let ahead = prefetch_distance(SIDE * cols);
     let mut totals = [0i64; SIDE];
     let mut part = 0;
     while part < blocks {
@@ -101,6 +115,7 @@ unsafe fn dots<L: Lanes, const D: usize>(
                     });
                     for r in 0..SIDE {
                         let bytes = L::load(rows[r].add(column + half));
+                        L::prefetch(rows[r].wrapping_add(column + half + ahead));
                         let (even, odd) = (L::even(bytes), L::odd(bytes));
                         for d in 0..D {
                             sums[d][r] = L::multiply_add(sums[d][r], even, digits[d][0]);

@@ -3,7 +3,9 @@
 #![allow(unsafe_code)]
 
 use super::Rows;
+use super::avx2::prefetch;
 use super::digits::{BLOCK8, Input, block_start};
+use super::madd::prefetch_distance;
 use super::plain::finish_row;
 use super::words::I64;
 use core::arch::x86_64::*;
@@ -76,6 +78,7 @@ unsafe fn dots<const D: usize>(
     first: usize,
 ) -> [i64; SIDE] {
     let blocks = input.cols.div_ceil(BLOCK8);
+    let ahead = prefetch_distance(SIDE * input.cols);
     let mut totals = [0i64; SIDE];
     for part in (0..blocks).step_by(PART) {
         let mut sums = [[_mm512_setzero_si512(); SIDE]; D];
@@ -89,6 +92,7 @@ unsafe fn dots<const D: usize>(
             for r in 0..SIDE {
                 // SAFETY: a block ends within its row.
                 let bytes = unsafe { _mm512_loadu_si512(rows[r].add(column).cast()) };
+                prefetch(rows[r].wrapping_add(column + ahead));
                 for d in 0..D {
                     sums[d][r] = _mm512_dpbusd_epi32(sums[d][r], bytes, digits[d]);
                 }
