@@ -165,11 +165,11 @@ fn refusals_name_the_reason_and_exit_with_2() {
 }
 
 #[test]
-fn a_model_directory_is_refused_by_what_it_is() {
+fn a_directory_of_an_unknown_model_is_refused_by_what_it_is() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("config.json"), "{}").unwrap();
-    facit(&["run", arg(dir.path())]).ends(2, &["model directory"]);
-    facit(&["run", "--model", arg(dir.path()), "hello"]).ends(2, &["model directory"]);
+    facit(&["run", arg(dir.path())]).ends(2, &["no prompt"]);
+    facit(&["run", "--model", arg(dir.path()), "hello"]).ends(2, &["config.json", "Kimi K3"]);
 }
 
 #[test]

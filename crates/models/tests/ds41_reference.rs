@@ -58,6 +58,77 @@ fn check_op_finds_a_wrong_value_and_says_where() {
     }
 }
 
+/// Catches an operation that reads its file wrongly or cannot fail: every helper on golden inputs
+/// passes, and fails with its first input changed.
+#[test]
+fn every_helper_can_be_checked_from_a_file() {
+    let sources = ["attn0/exact_window", "ops/act_quant", "ops/rope", "ops/linear"];
+    let bytes = sources.map(|s| bytes(&format!("{s}.safetensors")));
+    let files = [0, 1, 2, 3].map(|i| TensorFile::parse(&bytes[i]).unwrap());
+    // Operation, golden file, (name in the file for the check, golden name), metadata.
+    type Case =
+        (&'static str, usize, Vec<(&'static str, &'static str)>, Vec<(&'static str, &'static str)>);
+    let cases: [Case; 5] = [
+        (
+            "sparse_attn",
+            0,
+            vec![
+                ("q", "step1.q"),
+                ("kv", "step1.kv_rows"),
+                ("sink", "w.attn_sink"),
+                ("idx", "step1.idx"),
+                ("o", "step1.o"),
+            ],
+            vec![],
+        ),
+        ("act_quant", 1, vec![("x", "fp8.x"), ("y", "fp8.qdq")], vec![]),
+        (
+            "apply_rotary",
+            2,
+            vec![("x", "apply.x"), ("pos", "apply.pos"), ("y", "apply.y")],
+            vec![("rope_dim", "16"), ("rope_theta", "10000"), ("inverse", "false")],
+        ),
+        (
+            "rms_norm",
+            3,
+            vec![("x", "rms.x"), ("w", "rms.w"), ("y", "rms.y")],
+            vec![("eps", "1e-20")],
+        ),
+        ("linear_bf16", 3, vec![("x", "fp8.x"), ("w", "fp8.dequant"), ("y", "fp8.y_bf16")], vec![]),
+    ];
+    for (op, file, tensors, meta) in cases {
+        let mut w = Snapshot::default();
+        w.meta.extend(meta.iter().map(|(k, v)| (k.to_string(), v.to_string())));
+        for (name, golden) in &tensors {
+            let t = files[file].get(golden).unwrap();
+            let (dtype, bytes) = match DType::from_name(&t.dtype) {
+                Some(dtype) => (dtype, t.bytes.to_vec()),
+                // Indices and positions here are small and not negative: bytes will do.
+                None => {
+                    let small = files[file].integers(golden).unwrap().1;
+                    (DType::U8, small.iter().map(|&v| u8::try_from(v).unwrap()).collect())
+                }
+            };
+            let shape = t.shape.clone();
+            w.pieces.push(Piece { name: name.to_string(), dtype, shape, bytes: bytes.into() });
+        }
+        let passed = |w: &Snapshot<'_>| {
+            let bytes = w.write();
+            check_op(op, &TensorFile::parse(&bytes).unwrap()).unwrap().iter().all(|r| r.passed())
+        };
+        assert!(passed(&w), "{op}");
+        // The sign of the first rows' values.
+        w.pieces[0].bytes.to_mut().iter_mut().skip(1).step_by(2).take(64).for_each(|b| *b ^= 0x80);
+        assert!(!passed(&w), "{op} with another input");
+        w.pieces.pop();
+        let bytes = w.write();
+        assert!(
+            check_op(op, &TensorFile::parse(&bytes).unwrap()).is_err(),
+            "{op} without a result"
+        );
+    }
+}
+
 /// Catches panics and silent acceptance on files that do not fit the operation.
 #[test]
 fn check_op_refuses_unfit_files() {
@@ -83,6 +154,9 @@ fn check_op_refuses_unfit_files() {
     let text = String::from_utf8(bytes[8..8 + header].to_vec()).unwrap();
     let edits = [
         ("\\\"window_size\\\": 8", "\\\"window_size\\\": 0"),
+        ("\\\"rope_head_dim\\\": 8", "\\\"rope_head_dim\\\": 9"),
+        ("[[0, 12]", "[[9, 12]"),
+        ("[13, 1]]", "[13, 9]]"),
         ("\\\"n_heads\\\": 4", "\\\"n_heads\\\": 5"),
         ("[12, 1]", "[12, 2]"),
         ("\"10000.0\"", "\"1000x.0\""),

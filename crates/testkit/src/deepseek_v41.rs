@@ -92,6 +92,53 @@ pub fn write(checkpoint: &Checkpoint, dir: &Path, shard_bytes: usize) -> std::io
     Ok(())
 }
 
+/// The configuration of the released model.
+pub fn released() -> Value {
+    let path = crate::root().join("vectors/deepseek_v41/released_config.json");
+    let text = std::fs::read(path).expect("it is in the repository");
+    serde_json::from_slice(&text).expect("golden JSON")
+}
+
+/// Shards of the released checkpoint; the last two hold an engram table each.
+pub const RELEASED_SHARDS: usize = 48;
+
+/// The released checkpoint as headers over holes: all 96,085 tensors in 48 sparse files and the
+/// index file. 510 GB that take 11 MB of disk.
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn write_released_headers(dir: &Path) -> std::io::Result<()> {
+    let all = checkpoint(&released(), 0);
+    let vision = tensors::released_vision();
+    let vision = vision.iter().map(|t| tensor(&t.name, t, 1));
+    let is_table = |t: &Tensor| t.name.contains(".engram.embed.");
+    let stand_in = "vision.norm.weight";
+    let rest: Vec<Tensor> = all
+        .tensors()
+        .filter(|t| !is_table(t) && t.name != stand_in)
+        .cloned()
+        .chain(vision)
+        .collect();
+    let per_shard = rest.len().div_ceil(RELEASED_SHARDS - 2);
+    let mut shards: Vec<Vec<Tensor>> = rest.chunks(per_shard).map(<[_]>::to_vec).collect();
+    let tables: Vec<Tensor> = all.tensors().filter(|t| is_table(t)).cloned().collect();
+    shards.extend(tables.chunks(2).map(<[_]>::to_vec));
+    let mut map = serde_json::Map::new();
+    for (i, shard) in shards.iter().enumerate() {
+        let name = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
+        let header = crate::checkpoint::header(shard.iter());
+        std::fs::write(dir.join(&name), &header)?;
+        let file = std::fs::OpenOptions::new().write(true).open(dir.join(&name))?;
+        let data: usize = shard.iter().map(Tensor::bytes).sum();
+        file.set_len((header.len() + data) as u64)?;
+        map.extend(shard.iter().map(|t| (t.name.clone(), Value::from(name.as_str()))));
+    }
+    let total = 510_286_023_000u64;
+    let index = json!({ "metadata": { "total_size": total }, "weight_map": map });
+    std::fs::write(dir.join("model.safetensors.index.json"), index.to_string())?;
+    std::fs::write(dir.join("config.json"), released().to_string())
+}
+
 fn expert(layer: &LayerSpec, id: usize) -> Vec<Tensor> {
     let named = |i: usize| TensorSpec { name: layer.expert_name(id, i), ..layer.expert[i].clone() };
     run(&(0..layer.expert.len()).map(named).collect::<Vec<_>>())

@@ -48,7 +48,7 @@ impl Checkpoint {
     pub fn open(dir: &Path) -> Result<Checkpoint, Error> {
         let path = dir.join("config.json");
         let config = files::read(&path, MAX_CONFIG_BYTES)?;
-        let family = family_of(&config).map_err(|why| Error::corrupt(show(&path), why))?;
+        let family = family_of(&config, &show(&path))?;
         let index = Arc::new(Index::open(dir)?);
         Ok(Checkpoint { dir: dir.to_owned(), family, config, index })
     }
@@ -150,9 +150,9 @@ pub fn tokenizer_at(dir: &Path) -> Result<Option<Tokenizer>, Error> {
 }
 
 /// The family a config names, by the fields only that family has.
-fn family_of(config: &[u8]) -> Result<Family, String> {
-    let value: serde_json::Value =
-        serde_json::from_slice(config).map_err(|e| format!("not JSON: {e}"))?;
+fn family_of(config: &[u8], name: &str) -> Result<Family, Error> {
+    let value: serde_json::Value = serde_json::from_slice(config)
+        .map_err(|e| Error::corrupt(name, format!("not JSON: {e}")))?;
     let kind = value.get("model_type").and_then(|v| v.as_str()).unwrap_or("");
     let text = value.get("text_config").unwrap_or(&value);
     if kind.starts_with("deepseek") || text.get("compress_ratios").is_some() {
@@ -161,10 +161,10 @@ fn family_of(config: &[u8]) -> Result<Family, String> {
     if text.get("linear_attn_config").is_some() || text.get("kda_num_heads").is_some() {
         return Ok(Family::KimiK3);
     }
-    Err(format!(
-        "model_type is {kind:?}: Facit runs Kimi K3 and DeepSeek-V4.1 directories \
+    Err(Error::Refused(format!(
+        "{name}: model_type is {kind:?}; Facit runs Kimi K3 and DeepSeek-V4.1 directories \
          (llama2.c checkpoints are converted first, with `facit convert`)"
-    ))
+    )))
 }
 
 fn show(path: &Path) -> String {

@@ -5,6 +5,7 @@ use clap::CommandFactory as _;
 use crate::exit::{Code, Usage};
 use crate::ui::{Out, Table};
 
+/// Explain a command or a topic (exit-codes)
 #[derive(clap::Args)]
 pub struct Args {
     /// A command, or `exit-codes`

@@ -26,29 +26,19 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// What each is for is said once, at its arguments.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Continue a prompt with a model
     Run(run::Args),
-    /// Go on with a paused run
     Resume(resume::Args),
-    /// Replay a receipt and name the first turn that differs
     Verify(verify::Args),
-    /// Say how many turns and compute units a run takes
     Quote(quote::Args),
-    /// Show what is in a model, a saved state or a receipt
     Inspect(inspect::Args),
-    /// Compare the logits of two runs
     Compare(compare::Args),
-    /// Show the token ids of a text
     Tokenize(tokenize::TokenizeArgs),
-    /// Show the text of token ids
     Detokenize(tokenize::DetokenizeArgs),
-    /// Convert a llama2.c checkpoint into a model
     Convert(convert::Args),
-    /// Measure the exact core on this machine
     Bench(bench::Args),
-    /// Explain a command or a topic (exit-codes)
     Help(help::Args),
 }
 

@@ -17,7 +17,8 @@ pub const BUILTIN_PROMPT: &str = "Once upon a time";
 
 #[derive(clap::Args)]
 pub struct ModelOptions {
-    /// The model: a file made by `facit convert`, or `builtin`
+    /// A file made by `facit convert`, or `builtin`, which tells short children's stories
+    /// [default: builtin]
     #[arg(short, long, value_name = "PATH|builtin")]
     pub model: Option<PathBuf>,
     /// Refuse the model unless its SHA-256 is this one
@@ -64,7 +65,7 @@ fn digest(text: &str) -> Result<Digest, String> {
 
 #[derive(clap::Args)]
 pub struct PromptOptions {
-    /// The text to continue; `-` reads it from standard input
+    /// The text to continue; `-` reads it from standard input [built-in model: "Once upon a time"]
     #[arg(value_name = "PROMPT")]
     pub prompt: Option<OsString>,
     /// Read the prompt from a file

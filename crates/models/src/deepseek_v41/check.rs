@@ -16,8 +16,8 @@
 //! exactly.
 
 use super::reference::{
-    AttnConfig, AttnWeights, ReferenceError, WindowCache, act_quant_inplace, apply_rotary,
-    attention, freqs_cis, linear_bf16, rms_norm, sparse_attn,
+    AttnConfig, AttnRun, AttnWeights, ReferenceError, WindowCache, act_quant_inplace, attention,
+    cos_sin, freqs_cis, linear_bf16, rms_norm, rope_freqs, rotate, sparse_attn,
 };
 use crate::compare::{Report, Tolerance, compare};
 use crate::tensor_file::{TensorFile, TensorFileError};
@@ -31,6 +31,8 @@ pub const OPS: [&str; 6] =
 pub const MAX_POSITION: usize = 1 << 20;
 /// Largest value of any one size in the metadata.
 pub const MAX_SIZE: usize = 1 << 20;
+/// Most values that metadata alone (no tensor in the file) can ask memory for: a ring, a table.
+pub const MAX_VALUES: usize = 1 << 26;
 
 /// Why a check could not be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -198,11 +200,13 @@ fn check_rotary(file: &TensorFile<'_>) -> Result<Vec<Report>, CheckError> {
         return Err(bad("pos", format!("expected {} positions", shape[0])));
     }
     let per_token = x.len() / width(&shape) / shape[0];
-    let row_pos: Vec<usize> =
-        pos.iter().flat_map(|&p| std::iter::repeat_n(p as usize, per_token)).collect();
-    let positions = row_pos.iter().max().map_or(0, |p| p + 1);
-    let fc = freqs_cis(rope_dim, positions, number(file, "rope_theta")?);
-    apply_rotary(&mut x, width(&shape), rope_dim, &row_pos, &fc, inverse);
+    let freqs = rope_freqs(rope_dim, number(file, "rope_theta")?, None);
+    let from = width(&shape) - rope_dim;
+    for (i, row) in x.chunks_exact_mut(width(&shape)).enumerate() {
+        let position = pos[i / per_token] as u32;
+        let fc: Vec<(f32, f32)> = freqs.iter().map(|&f| cos_sin(position, f)).collect();
+        rotate(&mut row[from..], &fc, inverse);
+    }
     Ok(vec![result(file, "y", &x, Tolerance::BF16)?])
 }
 
@@ -235,6 +239,15 @@ impl Sizes {
             return Err(CheckError::Meta {
                 key: "cfg",
                 what: format!("every size must be 1 to {MAX_SIZE}"),
+            });
+        }
+        // The ring is not in the file, so nothing else bounds it.
+        if self.window_size * self.head_dim > MAX_VALUES || self.rope_head_dim > self.head_dim {
+            return Err(CheckError::Meta {
+                key: "cfg",
+                what: format!(
+                    "rope_head_dim must be at most head_dim, window_size times head_dim at most {MAX_VALUES}"
+                ),
             });
         }
         Ok(AttnConfig {
@@ -275,49 +288,65 @@ fn check_attn0(file: &TensorFile<'_>) -> Result<Vec<Report>, CheckError> {
         wo_a: &wo_a,
         wo_b: &wo_b,
     };
-    let end = steps.iter().filter_map(|(start, n)| start.checked_add(*n)).max().unwrap_or(0);
-    if end > MAX_POSITION || steps.iter().any(|(start, n)| start.checked_add(*n).is_none()) {
-        return Err(CheckError::Meta {
-            key: "regimes",
-            what: format!("positions up to {MAX_POSITION} are possible"),
-        });
-    }
-    let fc = freqs_cis(config.rope_dim, end, number(file, "rope_theta")?);
     // The sizes bound each other only through the tensors: kv_norm is one row long.
     if kv_norm.len() != config.head_dim {
         return Err(bad("w.kv_norm", format!("expected {} values", config.head_dim)));
     }
+    let ends = steps.iter().map(|(start, n)| start.checked_add(*n)).collect::<Option<Vec<_>>>();
+    let end = ends.map(|ends| ends.into_iter().max().unwrap_or(0));
+    let end = end.filter(|&e| e <= MAX_POSITION && e * config.rope_dim <= 2 * MAX_VALUES);
+    let Some(end) = end else {
+        let what = format!(
+            "positions up to {MAX_POSITION} are possible, times rope_head_dim up to {}",
+            2 * MAX_VALUES
+        );
+        return Err(CheckError::Meta { key: "regimes", what });
+    };
+    let fc = freqs_cis(config.rope_dim, end, number(file, "rope_theta")?);
     let mut cache = WindowCache::new(&config);
     let mut reports = Vec::new();
     for (i, &(start, n)) in steps.iter().enumerate() {
-        let name = |what: &str| format!("step{i}.{what}");
-        let (_, x) = file.floats(&name("x"))?;
-        if x.len() != n * config.dim {
-            return Err(bad(&name("x"), format!("expected [{n}, {}]", config.dim)));
+        let name = format!("step{i}.x");
+        let (_, x) = file.floats(&name)?;
+        if Some(x.len()) != n.checked_mul(config.dim) {
+            return Err(bad(&name, format!("expected [{n}, {}]", config.dim)));
         }
         let run = attention(&x, start, &weights, &config, &fc, &mut cache)?;
-        let computed = [
-            ("qr", &run.qr),
-            ("q", &run.q),
-            ("kv_new", &run.kv_new),
-            ("kv_rows", &run.kv_rows),
-            ("o", &run.o),
-            ("o_rotated", &run.o_rotated),
-            ("o_low", &run.o_low),
-            ("out", &run.out),
-            ("ring", &cache.slots),
-        ];
-        for (what, reference) in computed {
-            if file.has(&name(what)) {
-                reports.push(result(file, &name(what), reference, Tolerance::BF16)?);
-            }
-        }
-        if file.has(&name("idx")) {
-            let (shape, judged) = file.integers(&name("idx"))?;
-            let judged: Vec<f32> = judged.iter().map(|&v| v as f32).collect();
-            let reference: Vec<f32> = run.idx.iter().map(|&v| v as f32).collect();
-            reports.push(compare(&name("idx"), &shape, &judged, &reference, Tolerance::EXACT));
-        }
+        compare_step(file, i, &run, &cache, &mut reports)?;
     }
     if reports.is_empty() { Err(CheckError::NoResult) } else { Ok(reports) }
+}
+
+/// Compares every result the file holds of step `i`.
+fn compare_step(
+    file: &TensorFile<'_>,
+    i: usize,
+    run: &AttnRun,
+    cache: &WindowCache,
+    reports: &mut Vec<Report>,
+) -> Result<(), CheckError> {
+    let name = |what: &str| format!("step{i}.{what}");
+    let computed = [
+        ("qr", &run.qr),
+        ("q", &run.q),
+        ("kv_new", &run.kv_new),
+        ("kv_rows", &run.kv_rows),
+        ("o", &run.o),
+        ("o_rotated", &run.o_rotated),
+        ("o_low", &run.o_low),
+        ("out", &run.out),
+        ("ring", &cache.slots),
+    ];
+    for (what, reference) in computed {
+        if file.has(&name(what)) {
+            reports.push(result(file, &name(what), reference, Tolerance::BF16)?);
+        }
+    }
+    if file.has(&name("idx")) {
+        let (shape, judged) = file.integers(&name("idx"))?;
+        let judged: Vec<f32> = judged.iter().map(|&v| v as f32).collect();
+        let reference: Vec<f32> = run.idx.iter().map(|&v| v as f32).collect();
+        reports.push(compare(&name("idx"), &shape, &judged, &reference, Tolerance::EXACT));
+    }
+    Ok(())
 }
