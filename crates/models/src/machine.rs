@@ -32,9 +32,11 @@
 //! This module does no arithmetic and no I/O.
 
 mod layout;
+mod round;
 mod snapshot;
 
 pub use layout::{DType, HeadSpec, LayerSpec, Layout, Stored, TableSpec, TensorSpec};
+pub use round::{Acceptance, Choice, Round};
 pub use snapshot::{Piece, Snapshot, SnapshotError};
 
 use numerics::Kernels;
@@ -81,6 +83,32 @@ pub trait Model {
     /// Refuses empty chunks, unknown tokens, states that are full or belong to another model.
     fn step<'a>(&'a self, chunks: Vec<Chunk<'a, Self::State>>)
     -> Result<Self::Step<'a>, StepError>;
+
+    /// Decodes the tokens after `token`, which follows what `state` has seen and has not been
+    /// processed: one backbone step, and as many tokens as it confirms.
+    ///
+    /// `run` feeds a step until it wants nothing more. `choose` is called once for each token of
+    /// the result, in order, with that position's logits: a sampler that draws one number a call
+    /// gives the same tokens whatever is drafted. At most `most` drafts are verified; a model
+    /// without drafts ignores it, as this default does.
+    ///
+    /// # Errors
+    /// Whatever `run`, `choose` or a step refuses. After an error of `choose` the state may have
+    /// seen `token` or not: ask for its position.
+    fn round<E: From<StepError>>(
+        &self,
+        state: &mut Self::State,
+        token: u32,
+        most: usize,
+        mut run: impl FnMut(&mut dyn Step) -> Result<(), E>,
+        mut choose: impl FnMut(&[f32]) -> Result<Choice, E>,
+    ) -> Result<Round, E> {
+        let _ = most;
+        let tokens = [token];
+        let mut step = self.step(vec![Chunk { state, tokens: &tokens, logits: Logits::Last }])?;
+        run(&mut step)?;
+        Ok(Round { tokens: vec![choose(step.logits())?.token], drafted: 0 })
+    }
 
     /// A state as a safetensors file. `digest` names the weights; it is stored and compared.
     fn save(&self, state: &Self::State, digest: &str) -> Vec<u8>;

@@ -5,9 +5,8 @@ mod ds41_common;
 use ds41_common::tiny::{ids, model, resident};
 use ds41_common::{bytes, check, check_ints};
 use models::compare::{Tolerance, compare};
-use models::deepseek_v41::dspark::{Acceptance, Choice, round};
 use models::deepseek_v41::{DeepSeekV41, Probe, Regime, State};
-use models::machine::{Model, StepError};
+use models::machine::{Acceptance, Choice, Model, StepError};
 use models::tensor_file::TensorFile;
 use numerics::{Backend, Kernels, argmax, elementary};
 use std::collections::BTreeMap;
@@ -149,7 +148,7 @@ fn decode(
             left -= 1;
             Ok::<_, HostError>(Choice { token: pick(logits), last: left == 0 })
         };
-        let r = round(m, &mut state, last, most, run, choose).unwrap();
+        let r = m.round(&mut state, last, most, run, choose).unwrap();
         acceptance.add(&r);
         tokens.extend(&r.tokens);
     }
@@ -255,7 +254,7 @@ fn failures_leave_the_state_alone_and_misuse_is_refused() {
     let run = |step: &mut dyn models::machine::Step| host.drive(m.layout(), &k, step);
     let mut tokens = vec![303];
     while m.position(&state) < 20 {
-        let r = round(&m, &mut state, *tokens.last().unwrap(), 9, run, |l: &[f32]| {
+        let r = m.round(&mut state, *tokens.last().unwrap(), 9, run, |l: &[f32]| {
             Ok::<_, HostError>(Choice { token: argmax(l).unwrap().unwrap(), last: false })
         });
         tokens.extend(r.unwrap().tokens);

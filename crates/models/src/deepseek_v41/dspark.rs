@@ -16,7 +16,9 @@ use super::model::DeepSeekV41;
 use super::state::{State, fill_ring};
 use super::step::head_rows;
 use super::weights::{self, LayerView, check, vector};
-use crate::machine::{self, Chunk, Fed, Logits, Model, Part, StepError, Upcoming, Want};
+use crate::machine::{
+    self, Choice, Chunk, Fed, Logits, Model, Part, Round, StepError, Upcoming, Want,
+};
 use numerics::{Kernels, argmax};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -399,61 +401,11 @@ impl machine::Step for Draft<'_> {
     }
 }
 
-/// What the caller does with a position's logits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// The next token, by whatever rule.
-    pub token: u32,
-    /// Whether nothing is to follow it (end of text, enough tokens).
-    pub last: bool,
-}
-
-/// One round of speculative decoding.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Round {
-    /// The tokens that follow, at least one; exactly those that decoding one by one would give.
-    pub tokens: Vec<u32>,
-    /// Drafts that were verified; `tokens.len() - 1` of them were right.
-    pub drafted: usize,
-}
-
-/// Drafts verified and accepted so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Acceptance {
-    /// Rounds.
-    pub rounds: u64,
-    /// Drafts verified.
-    pub drafted: u64,
-    /// Drafts that were the token chosen.
-    pub accepted: u64,
-}
-
-impl Acceptance {
-    /// Counts a round.
-    pub fn add(&mut self, round: &Round) {
-        self.rounds += 1;
-        self.drafted += round.drafted as u64;
-        self.accepted += round.tokens.len() as u64 - 1;
-    }
-
-    /// Share of the verified drafts that were right; `None` before the first.
-    pub fn rate(&self) -> Option<f64> {
-        (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
-    }
-}
-
-/// Decodes the tokens after `token`, which follows `state` and has not been processed: drafts,
-/// verifies all drafts in one backbone step, and keeps the positions up to the first draft that
-/// is not the token `choose` picks from the backbone's own logits.
+/// [`Model::round`] with drafts: verifies all of them in one backbone step, and keeps the positions
+/// up to the first draft that is not the token `choose` picks from the backbone's own logits.
 ///
-/// `run` feeds a step until it wants nothing more. `choose` is called once for each token of the
-/// result, in order, with that position's logits: a sampler that draws one number a call gives
-/// the same tokens as without drafts. At most `most` drafts are verified. On an error the state
-/// is as before the round, except that the draft rings may be further.
-///
-/// # Errors
-/// Whatever `run`, `choose` or a step refuses.
-pub fn round<E: From<StepError>>(
+/// On an error the state is as before the round, except that the draft rings may be further.
+pub(super) fn round<E: From<StepError>>(
     model: &DeepSeekV41,
     state: &mut State,
     token: u32,

@@ -19,6 +19,9 @@
 //! * Equal index scores: the lowest position first. Equal router scores: the lowest expert.
 //! * The bits of a position depend on the tokens up to it only, never on how the sequence was
 //!   cut into chunks, which other sequences shared the step, or the order in which experts came.
+//!
+//! Not here: images, and the approximate prefill that runs the upper half of the layers for the
+//! end of a prompt only.
 
 mod attention;
 pub mod cache;

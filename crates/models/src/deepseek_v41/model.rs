@@ -1,13 +1,16 @@
 //! A bound model: configuration, layout and derived constants, checked against a checkpoint.
 
 use super::config::{Config, ConfigError};
+use super::dspark;
 use super::engram::{self, LayerHash};
 use super::linear::Regime;
 use super::reference::rope_freqs;
 use super::state::State;
 use super::step::{self, Step};
 use super::tensors;
-use crate::machine::{self, Chunk, Layout, SnapshotError, StepError, Stored, TensorSpec};
+use crate::machine::{
+    self, Choice, Chunk, Layout, Round, SnapshotError, StepError, Stored, TensorSpec,
+};
 
 /// How a model is to be run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -246,6 +249,17 @@ impl machine::Model for DeepSeekV41 {
 
     fn step<'a>(&'a self, chunks: Vec<Chunk<'a, State>>) -> Result<Step<'a>, StepError> {
         Step::new(self, chunks)
+    }
+
+    fn round<E: From<StepError>>(
+        &self,
+        state: &mut State,
+        token: u32,
+        most: usize,
+        run: impl FnMut(&mut dyn machine::Step) -> Result<(), E>,
+        choose: impl FnMut(&[f32]) -> Result<Choice, E>,
+    ) -> Result<Round, E> {
+        dspark::round(self, state, token, most, run, choose)
     }
 
     fn save(&self, state: &State, digest: &str) -> Vec<u8> {

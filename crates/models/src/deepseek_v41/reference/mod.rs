@@ -2,8 +2,8 @@
 //! (`compress_ratio` 0), as plain code that returns every intermediate, and the helpers it is
 //! made of. Each helper stands alone and says its shapes, rounding and order of operations.
 //!
-//! This is the *definition* Facit's own fast layer ([`crate::deepseek_v41`]) is tested against;
-//! it is not used to run the model. To check a kernel against a file of inputs see
+//! This is the *definition* Facit's own fast layer ([`crate::deepseek_v41`]) is tested against.
+//! Of it only the rotation and the softmax with a sink are used to run the model. To check a kernel against a file of inputs see
 //! `examples/check_kernel.rs` and [`crate::deepseek_v41::check`].
 //!
 //! # Source
