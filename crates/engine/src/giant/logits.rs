@@ -48,7 +48,7 @@ impl Logits {
             [] => return Err("an empty file".into()),
             [b'{', ..] => Self::from_json(bytes)?,
             [.., _] if bytes.get(8) == Some(&b'{') => Self::from_safetensors(bytes)?,
-            _ if bytes.len() % 4 == 0 => {
+            _ if bytes.len().is_multiple_of(4) => {
                 let values: Vec<f32> =
                     bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
                 Logits { vocab: values.len(), values }
@@ -154,7 +154,7 @@ pub fn compare(a: &Logits, b: &Logits, tolerance: f64) -> Result<Comparison, Err
     let first = a.values.iter().zip(&b.values).position(|(x, y)| x.to_bits() != y.to_bits());
     let rows = || a.values.chunks(vocab).zip(b.values.chunks(vocab));
     let same_argmax = rows().filter(|(x, y)| top(x, 1) == top(y, 1)).count();
-    let (last_a, last_b) = rows().last().expect("never empty");
+    let (last_a, last_b) = rows().next_back().expect("never empty");
     let (top_a, top_b) = (top(last_a, TOP), top(last_b, TOP));
     let not_finite = pairs().filter(|(x, y)| !x.is_finite() || !y.is_finite()).count();
     let positions = n / vocab;

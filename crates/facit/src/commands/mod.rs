@@ -29,7 +29,7 @@ pub struct Cli {
 /// What each is for is said once, at its arguments.
 #[derive(Subcommand)]
 pub enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Resume(resume::Args),
     Verify(verify::Args),
     Quote(quote::Args),
@@ -45,7 +45,7 @@ pub enum Command {
 /// Runs the command.
 pub fn dispatch(command: Command) -> anyhow::Result<Code> {
     match command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(*args),
         Command::Resume(args) => resume::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Quote(args) => quote::run(args),
