@@ -11,7 +11,11 @@ const SEED: u64 = 11;
 const CONTEXT: usize = 128;
 
 fn model() -> (KimiK3, Resident) {
-    let checkpoint = Shape::tiny().checkpoint(SEED);
+    model_of(Shape::tiny())
+}
+
+fn model_of(shape: Shape) -> (KimiK3, Resident) {
+    let checkpoint = shape.checkpoint(SEED);
     let host = Resident::new(&checkpoint);
     let config = Config::parse(checkpoint.config.as_bytes()).unwrap();
     (KimiK3::bind(config, host.lookup()).unwrap(), host)
@@ -71,6 +75,23 @@ fn prefill_in_chunks_decode_and_recompute() {
         let got = run(&model, &host, &k, &tokens[..n], n);
         same(&got, &want[..n * model.vocab()], &format!("prefix of {n}"));
     }
+}
+
+/// Catches: a block of attention queries that ends within a position (1024 queries are no
+/// multiple of three heads), or sees rows its queries may not see.
+#[test]
+fn a_prefill_longer_than_a_block_of_queries() {
+    let (model, host) =
+        model_of(Shape { heads: 3, layers: 5, full_attention: vec![2, 5], ..Shape::tiny() });
+    let k = kernels();
+    let tokens = tokens(10, 380);
+    let run = |chunk: usize| {
+        let mut state = model.new_state(tokens.len()).unwrap();
+        host.logits(&model, &k, &mut state, &tokens, chunk).unwrap()
+    };
+    let want = run(1);
+    same(&run(380), &want, "all at once");
+    same(&run(350), &want, "a block and the rest");
 }
 
 /// Catches: sequences of one step that see each other, at different lengths and positions.

@@ -124,10 +124,11 @@ impl Kernels {
     ) {
         use rayon::prelude::*;
         match &self.pool {
-            Some(pool) => pool.install(|| {
+            // A single chunk is not worth waking a thread for.
+            Some(pool) if data.len() > size => pool.install(|| {
                 data.par_chunks_mut(size).enumerate().for_each(|(i, c)| f(i, c));
             }),
-            None => data.chunks_mut(size).enumerate().for_each(|(i, c)| f(i, c)),
+            _ => data.chunks_mut(size).enumerate().for_each(|(i, c)| f(i, c)),
         }
     }
 }

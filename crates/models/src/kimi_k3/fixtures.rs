@@ -214,15 +214,9 @@ fn kda_recur(f: &mut Fixture) {
     for (i, out) in out.chunks_exact_mut(d).enumerate() {
         let r = i * d..(i + 1) * d;
         let s = &mut s[i % h * d * d..][..d * d];
-        numerics::kda::step(
-            s,
-            &q[r.clone()],
-            &k[r.clone()],
-            &v[r.clone()],
-            &alpha[r],
-            beta[i],
-            out,
-        );
+        let (q, k, v, alpha) = (&q[r.clone()], &k[r.clone()], &v[r.clone()], &alpha[r]);
+        let beta = beta[i];
+        f.kernels.kda_step(numerics::kda::Step { state: s, q, k, v, alpha, beta, out });
     }
     f.check("out", &out);
     f.check("state_out", &s);

@@ -129,7 +129,8 @@ fn head(b: &Batch, inputs: &Inputs, w: &HeadWeights, task: &mut Task) {
             *alpha = decay(c.gate_lower_bound, w.a[task.head], z);
         }
         let beta = sigmoid(inputs.beta[row * heads + task.head]);
-        kda::step(task.s, &q, &k, &v, &alpha, beta, &mut o);
+        let (q, k, v, alpha) = (&q, &k, &v, &alpha);
+        b.kernels.kda_step(kda::Step { state: task.s, q, k, v, alpha, beta, out: &mut o });
         // Norm first, then the gate.
         let out = &mut task.out[t * d..(t + 1) * d];
         rms_norm(&o, Some(&w.o_norm), c.rms_eps, out);
