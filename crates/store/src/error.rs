@@ -67,6 +67,14 @@ pub enum Error {
         /// Bytes of the buffer.
         got: u64,
     },
+    /// A server could not be reached or gave a wrong answer.
+    #[error("{url}: {problem}")]
+    Network {
+        /// What was asked for.
+        url: String,
+        /// The problem as a sentence.
+        problem: String,
+    },
     /// Something does not fit into what it was given.
     #[error("{0}")]
     DoesNotFit(String),
@@ -106,6 +114,8 @@ pub enum Kind {
     ModelFile,
     /// The disk failed or is full.
     Disk,
+    /// The network or a server failed.
+    Network,
 }
 
 impl Error {
@@ -128,6 +138,7 @@ impl Error {
                 Kind::ModelFile
             }
             Error::DoesNotFit(_) | Error::Memory { .. } => Kind::DoesNotFit,
+            Error::Network { .. } => Kind::Network,
             Error::BufferLength { .. } | Error::Refused(_) => Kind::Refused,
             Error::DigestMismatch { .. } => Kind::Mismatch,
         }

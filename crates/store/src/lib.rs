@@ -13,13 +13,16 @@ pub mod cache;
 pub mod cache_sim;
 pub mod digest;
 pub mod direct;
+pub mod doctor;
 mod error;
 pub mod io;
 pub mod layout;
 pub mod memory;
 pub mod pack;
 pub mod plan;
+pub mod pull;
 pub mod safetensors;
+pub mod verify;
 pub mod weights;
 
 pub use digest::Digest;

@@ -17,4 +17,5 @@ mod write;
 pub use dtype::Dtype;
 pub use index::{Index, Shard, TensorRef};
 pub use shards::INDEX_FILE;
+pub(crate) use shards::WeightMap;
 pub use write::{TensorSpec, Writer, write};

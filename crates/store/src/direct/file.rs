@@ -83,7 +83,7 @@ impl DirectFile {
 
     /// Reads an aligned window of the file into `buf`, whose first `need` bytes must exist:
     /// the last window of a file reaches past its end. `done` bytes are already there.
-    pub(super) fn read_window(
+    pub(crate) fn read_window(
         &self,
         buf: &mut [u8],
         offset: u64,

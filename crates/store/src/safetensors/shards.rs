@@ -15,7 +15,7 @@ const MAX_INDEX_FILE: u64 = 1 << 30;
 pub(super) const MAX_SHARDS: usize = 1 << 15;
 
 /// The content of an index file: its text, and the shards it names, in order.
-pub(super) struct WeightMap {
+pub(crate) struct WeightMap {
     pub path: PathBuf,
     text: Vec<u8>,
     pub shards: Vec<String>,

@@ -1,0 +1,147 @@
+//! `doctor`: the disk measured the way the engine reads.
+
+use crate::direct::{AlignedBuf, DirectFile};
+use crate::io::{DIRECT_ALIGN, Disk, Mode, write_all_at};
+use crate::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Requests in flight at which large reads are measured.
+pub const DEPTHS: [usize; 3] = [1, 4, 16];
+/// Bytes of a large read.
+const LARGE: u64 = 1 << 20;
+/// Bytes of the smallest rows that models look up.
+pub const SMALL: u64 = 264;
+
+/// A rate at a number of requests in flight.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Rate {
+    /// Requests in flight.
+    pub depth: usize,
+    /// Requests a second.
+    pub reads: f64,
+    /// Bytes a second that were of use.
+    pub bytes: f64,
+}
+
+/// What a disk does.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct DiskReport {
+    /// The file that was read.
+    pub file: PathBuf,
+    /// Its length.
+    pub size: u64,
+    /// Whether reads went past the page cache; if not, the numbers are of memory.
+    pub direct: bool,
+    /// Reads of 1 MiB in disk order, at [`DEPTHS`].
+    pub large: Vec<Rate>,
+    /// Reads of [`SMALL`] bytes at random places, at 1 and 16.
+    pub small: Vec<Rate>,
+}
+
+impl DiskReport {
+    /// The best rate of large reads, in bytes a second.
+    pub fn best(&self) -> f64 {
+        self.large.iter().map(|r| r.bytes).fold(0.0, f64::max)
+    }
+}
+
+/// Measures reads of an existing file of at least a few MiB, `time` for each number.
+pub fn measure(disk: &dyn Disk, path: &Path, time: Duration) -> Result<DiskReport> {
+    let file = DirectFile::open(disk, path)?;
+    let size = file.size()?;
+    if size < 16 * LARGE {
+        let problem = format!("only {size} bytes: too short to measure a disk with");
+        return Err(Error::format(path, problem));
+    }
+    let rate = |depth, small| run(&file, size, depth, small, time);
+    let large = DEPTHS.iter().map(|&d| rate(d, false)).collect::<Result<Vec<_>>>()?;
+    let small = [1, 16].iter().map(|&d| rate(d, true)).collect::<Result<Vec<_>>>()?;
+    let direct = file.event().is_none();
+    Ok(DiskReport { file: path.to_owned(), size, direct, large, small })
+}
+
+/// `depth` threads with one request each.
+fn run(file: &DirectFile, size: u64, depth: usize, small: bool, time: Duration) -> Result<Rate> {
+    let blocks = size / LARGE;
+    let (next, stop, reads) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
+    let length = if small { DIRECT_ALIGN } else { LARGE };
+    let start = Instant::now();
+    let work = || -> Result<()> {
+        let mut buf = AlignedBuf::new(length as usize, "measuring")?;
+        while !stop.load(Ordering::Relaxed) && start.elapsed() < time {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            // Small reads jump about by a multiplicative hash.
+            let pages = blocks * (LARGE / DIRECT_ALIGN);
+            let offset = match small {
+                true => i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % pages * DIRECT_ALIGN,
+                false => i % blocks * LARGE,
+            };
+            file.read_window(&mut buf[..length as usize], offset, length as usize, 0)
+                .inspect_err(|_| stop.store(true, Ordering::Relaxed))
+                .map_err(|e| Error::io("read", file.path(), e))?;
+            reads.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    std::thread::scope(|s| {
+        let threads: Vec<_> = (0..depth).map(|_| s.spawn(work)).collect();
+        threads
+            .into_iter()
+            .try_for_each(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })?;
+    let reads = reads.into_inner() as f64 / start.elapsed().as_secs_f64();
+    let bytes = reads * if small { SMALL } else { LARGE } as f64;
+    Ok(Rate { depth, reads, bytes })
+}
+
+/// A file to measure with, deleted when dropped.
+#[derive(Debug)]
+pub struct Scratch {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Writes `size` bytes that do not compress into a new file in `dir`.
+    pub fn create(disk: &Arc<dyn Disk>, dir: &Path, size: u64) -> Result<Self> {
+        let path = dir.join(format!(".facit-doctor-{}", std::process::id()));
+        let file = disk.open(&path, Mode::Create).map_err(|e| Error::io("create", &path, e))?;
+        let scratch = Scratch { disk: Arc::clone(disk), path };
+        let mut x = 0x2545_f491_4f6c_dd1du64;
+        let mut block = vec![0; LARGE as usize];
+        for at in (0..size).step_by(block.len()) {
+            for bytes in block.as_chunks_mut::<8>().0 {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                *bytes = x.to_le_bytes();
+            }
+            let n = block.len().min((size - at) as usize);
+            write_all_at(&*file, &block[..n], at)
+                .map_err(|e| Error::io("write", &scratch.path, e))?;
+        }
+        file.sync().map_err(|e| Error::io("sync", &scratch.path, e))?;
+        Ok(scratch)
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nothing depends on it.
+        let _ = self.disk.remove(&self.path);
+    }
+}
+
+/// Bytes that may still be written to the file system of a directory.
+pub fn free_space(dir: &Path) -> Result<u64> {
+    let stat = rustix::fs::statvfs(dir).map_err(|e| Error::io("measure", dir, e.into()))?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}

@@ -1,0 +1,186 @@
+//! `verify-model`: a model's directory checked again without the network.
+
+use crate::digest::for_each_block;
+use crate::io::{Disk, Mode};
+use crate::pack::{TRUNK_FILE, Trunk};
+use crate::pull::Manifest;
+use crate::safetensors::{Dtype, Index, TensorRef};
+use crate::{Error, Result};
+use sha2::{Digest as _, Sha256};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What to check besides headers and digests of files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifyOptions {
+    /// Look at every weight: values that are not finite, groups with a NaN scale.
+    pub deep: bool,
+    /// Threads for decoding a packed trunk.
+    pub threads: usize,
+}
+
+/// One thing that was checked.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Check {
+    /// File, run or tensor.
+    pub what: String,
+    /// Bytes that were looked at.
+    pub bytes: u64,
+    /// `None` if it is right.
+    pub problem: Option<String>,
+}
+
+/// The result of all checks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct VerifyReport {
+    /// Every check in order.
+    pub checks: Vec<Check>,
+    /// Tensors of the checkpoint.
+    pub tensors: usize,
+    /// Shards that the index file names and that are not here (a partial set).
+    pub absent: Vec<String>,
+    /// Whether digests of the files were known.
+    pub manifest: bool,
+    /// Findings of a deep look that are not errors: `(tensor, what, how many)`.
+    pub findings: Vec<(String, &'static str, u64)>,
+}
+
+impl VerifyReport {
+    /// What is wrong.
+    pub fn problems(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(|c| c.problem.is_some())
+    }
+}
+
+/// Checks a model's directory: sizes and SHA-256 of everything in the manifest, all headers,
+/// every run of a packed trunk. Problems are collected, not returned at the first.
+/// `progress(bytes)` is called with bytes looked at since the last call.
+///
+/// # Errors
+/// Only if the directory cannot be looked at at all.
+pub fn verify_model(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    options: VerifyOptions,
+    mut progress: impl FnMut(u64),
+) -> Result<VerifyReport> {
+    let mut report = VerifyReport::default();
+    if let Some(manifest) = Manifest::read(&**disk, dir)? {
+        report.manifest = true;
+        for file in &manifest.files {
+            let path = dir.join(&file.path);
+            let mut sha = Sha256::new();
+            let read = for_each_block(&**disk, &path, |block| {
+                sha.update(block);
+                progress(block.len() as u64);
+            });
+            let got: String = sha.finalize().iter().map(|b| format!("{b:02x}")).collect();
+            let problem = match read {
+                Err(e) => Some(e.to_string()),
+                Ok(size) if size != file.size => {
+                    Some(format!("expected {} bytes, got {size}", file.size))
+                }
+                Ok(_) if got != file.sha256 => {
+                    Some(format!("expected SHA-256 {}, got {got}: pull it again", file.sha256))
+                }
+                Ok(_) => None,
+            };
+            report.checks.push(Check { what: file.path.clone(), bytes: file.size, problem });
+        }
+    }
+    let index = match Index::open_partial(disk, dir) {
+        Ok(index) => index,
+        Err(e) => {
+            let what = "headers of all shards".to_owned();
+            report.checks.push(Check { what, bytes: 0, problem: Some(e.to_string()) });
+            return Ok(report);
+        }
+    };
+    report.tensors = index.len();
+    report.absent = index.absent().to_vec();
+    report.checks.push(Check { what: "headers of all shards".to_owned(), bytes: 0, problem: None });
+    trunk(&**disk, dir, &index, options.threads.max(1), &mut report, &mut progress);
+    if options.deep {
+        for t in index.iter() {
+            deep(&index, &t, &mut report, &mut progress);
+        }
+    }
+    Ok(report)
+}
+
+fn trunk(
+    disk: &dyn Disk,
+    dir: &Path,
+    index: &Index,
+    threads: usize,
+    report: &mut VerifyReport,
+    progress: &mut impl FnMut(u64),
+) {
+    let path = dir.join(TRUNK_FILE);
+    let opened = Trunk::open(disk, &path, index.digest()).and_then(|t| {
+        let open = |_| disk.open(&path, Mode::Read).map_err(|e| Error::io("open", &path, e));
+        let file = t.as_ref().map(open).transpose()?;
+        Ok(t.zip(file))
+    });
+    match opened {
+        Ok(None) => {}
+        Ok(Some((trunk, file))) => {
+            for run in &trunk.runs {
+                let problem = trunk.verify_run(&*file, run, threads).err().map(|e| e.to_string());
+                progress(run.stored);
+                let what = format!("{TRUNK_FILE}: {}", run.what);
+                report.checks.push(Check { what, bytes: run.stored, problem });
+            }
+        }
+        Err(e) => {
+            let what = TRUNK_FILE.to_owned();
+            report.checks.push(Check { what, bytes: 0, problem: Some(e.to_string()) });
+        }
+    }
+}
+
+/// Bytes of a tensor looked at together; a multiple of every element's size.
+const DEEP_BLOCK: u64 = 4 << 20;
+
+/// Counts what cannot be right (not finite) or is worth knowing (groups that become zero).
+fn deep(
+    index: &Index,
+    t: &TensorRef<'_>,
+    report: &mut VerifyReport,
+    progress: &mut impl FnMut(u64),
+) {
+    let scales = t.name.ends_with("_scale") || t.dtype == Dtype::F8E8M0;
+    let count: fn(&[u8]) -> u64 = match t.dtype {
+        Dtype::Bf16 => |b| count(b.as_chunks::<2>().0, |v| (v >> 7) & 0xff == 0xff),
+        Dtype::F16 => |b| count(b.as_chunks::<2>().0, |v| (v >> 10) & 0x1f == 0x1f),
+        Dtype::F32 => |b| {
+            let exponent = |v: &&[u8; 4]| (u32::from_le_bytes(**v) >> 23) & 0xff == 0xff;
+            b.as_chunks::<4>().0.iter().filter(exponent).count() as u64
+        },
+        Dtype::U8 | Dtype::F8E8M0 if scales => |b| b.iter().filter(|&&v| v == 255).count() as u64,
+        _ => return,
+    };
+    let (mut found, mut at) = (0, 0);
+    let mut problem = None;
+    while at < t.len && problem.is_none() {
+        let mut block = vec![0; DEEP_BLOCK.min(t.len - at) as usize];
+        match index.read_range(t, at, &mut block) {
+            Ok(()) => found += count(&block),
+            Err(e) => problem = Some(e.to_string()),
+        }
+        at += block.len() as u64;
+        progress(block.len() as u64);
+    }
+    if found > 0 && scales {
+        report.findings.push((t.name.to_owned(), "groups with a NaN scale count as zero", found));
+    } else if found > 0 {
+        problem = Some(format!("{found} values are not finite"));
+    }
+    if problem.is_some() {
+        report.checks.push(Check { what: format!("tensor {}", t.name), bytes: t.len, problem });
+    }
+}
+
+fn count(values: &[[u8; 2]], bad: impl Fn(u16) -> bool) -> u64 {
+    values.iter().filter(|v| bad(u16::from_le_bytes(**v))).count() as u64
+}
