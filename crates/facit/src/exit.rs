@@ -98,6 +98,7 @@ impl Code {
             store::Kind::Mismatch => Self::Mismatch,
             store::Kind::DoesNotFit => Self::DoesNotFit,
             store::Kind::Refused => Self::Usage,
+            store::Kind::Network => Self::Network,
         }
     }
 
