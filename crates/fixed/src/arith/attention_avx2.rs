@@ -24,7 +24,7 @@ pub(super) fn scores(
     if !all_i32(q) || !q.len().is_multiple_of(4) || fours.is_empty() {
         return plain::scores(q, keys, stride, inv_sqrt, range, scores, largest);
     }
-    assert!((fours.end - 1) * stride + q.len() <= keys.len(), "a key for every position");
+    assert!(covers(keys, fours.end, stride, q.len()), "a key for every position");
     if range.start == 0 {
         largest = i64::MIN;
     }
@@ -83,6 +83,12 @@ fn all_i32(values: &[I64]) -> bool {
     values.iter().fold(0, |or, v| or | (v.get() ^ v.get() >> 63)) >> 31 == 0
 }
 
+/// Whether the cache has `elements` elements at each of the positions (at least one), a stride apart.
+fn covers(cache: &[I32], positions: usize, stride: usize, elements: usize) -> bool {
+    let end = (positions - 1).checked_mul(stride).and_then(|last| last.checked_add(elements));
+    end.is_some_and(|end| end <= cache.len())
+}
+
 /// The sum of each register's four lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -138,7 +144,7 @@ pub(super) fn weighted_values(
     if !all_i32(probabilities) || probabilities.is_empty() {
         return plain::weighted_values(probabilities, values, stride, range, out);
     }
-    assert!((probabilities.len() - 1) * stride + range.end <= values.len(), "a value a position");
+    assert!(covers(values, probabilities.len(), stride, range.end), "a value for every position");
     let mut e = range.start;
     while e + 16 <= range.end {
         // SAFETY: every position has elements up to the end of the range (asserted).
