@@ -5,6 +5,7 @@
 
 mod arch;
 mod ci;
+mod sbf;
 mod shell;
 mod tidy;
 
@@ -23,6 +24,8 @@ enum Chore {
     Ci,
     /// The suites of `fixed` and `numerics` under qemu: aarch64 (NEON) and s390x (big-endian).
     Arch,
+    /// The Solana program: built with Debian's compiler, run in the validators' virtual machine.
+    Sbf,
     /// House rules: file headers and lengths, dependency table, licences, unsafe code, links.
     Tidy,
 }
@@ -31,6 +34,7 @@ fn main() -> anyhow::Result<()> {
     match Args::parse().chore {
         Chore::Ci => ci::run(),
         Chore::Arch => arch::run(),
+        Chore::Sbf => sbf::run(),
         Chore::Tidy => tidy::run(),
     }
 }

@@ -6,12 +6,17 @@
 //! Lengths are the caller's promise, checked when artifact and state were accepted; a wrong one is
 //! a programming error and panics.
 
-#![cfg_attr(all(feature = "std", target_arch = "x86_64"), allow(unsafe_code))]
+#![cfg_attr(
+    any(target_arch = "bpf", all(feature = "std", target_arch = "x86_64")),
+    allow(unsafe_code)
+)]
 
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod attention_avx2;
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod avx2;
+#[cfg(target_arch = "bpf")]
+mod bpf;
 #[cfg(feature = "std")]
 mod digits;
 #[cfg(feature = "std")]
@@ -162,6 +167,9 @@ impl Backend {
             return scratch.input.rows(rows, out);
         }
         let _ = scratch;
+        #[cfg(target_arch = "bpf")]
+        return bpf::matvec(rows, x, out);
+        #[cfg(not(target_arch = "bpf"))]
         plain::matvec(rows, x, out);
     }
 
@@ -182,6 +190,9 @@ impl Backend {
             return scratch.input.rows_cache(rows, out);
         }
         let _ = scratch;
+        #[cfg(target_arch = "bpf")]
+        return bpf::matvec_cache(rows, x, out);
+        #[cfg(not(target_arch = "bpf"))]
         plain::matvec_cache(rows, x, out)
     }
 

@@ -79,11 +79,13 @@ mod accounts;
 mod event;
 mod fields;
 mod instruction;
+mod refusal;
 
 pub use accounts::{ConfigAccount, ModelAccount, RunAccount, SectionEntry, Status, WeightAccount};
 pub use event::{EVENT_LEN, EVENT_TAG, TurnEvent};
 pub use fields::{Key, Problem};
 pub use instruction::Instruction;
+pub use refusal::{CORE, PROBLEMS, Refusal};
 
 use crate::format::{Config, section_count};
 
