@@ -26,4 +26,11 @@ if [ ${#want[@]} -gt 0 ]; then
   echo "installing: ${want[*]}"
   apt-get install -y -qq --no-install-recommends "${want[@]}"
 fi
+
+# The browser's driver for the web page's tests.
+if ! node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20 ? 1 : 0)'; then
+  echo "setup: Node.js 20 or later is needed, with npm; install it, then run this again" >&2
+  exit 1
+fi
+npm ci --prefix "$(dirname "$0")/../web" --no-audit --no-fund --silent
 echo "setup: $(/usr/bin/rustc --version), LLVM $llvm, $(qemu-aarch64 --version | head -1)"

@@ -29,6 +29,19 @@ pub fn run() -> Result<()> {
 
 /// Runs Debian's cargo for `arch` with a linker and qemu as the runner.
 pub fn cargo(arch: &str, args: &[&str]) -> Result<()> {
+    with_cargo(arch, args, |args, env| shell::run_with(CARGO, args, env))
+}
+
+/// As [`cargo`]; what it prints to standard output.
+pub fn output(arch: &str, args: &[&str]) -> Result<String> {
+    with_cargo(arch, args, |args, env| shell::output_with(CARGO, args, env))
+}
+
+fn with_cargo<T>(
+    arch: &str,
+    args: &[&str],
+    run: impl FnOnce(&[&str], &[(&str, &str)]) -> Result<T>,
+) -> Result<T> {
     let qemu = format!("qemu-{arch}");
     let linker = format!("{arch}-linux-gnu-gcc");
     need(RUSTC)?;
@@ -44,8 +57,7 @@ pub fn cargo(arch: &str, args: &[&str]) -> Result<()> {
         .copied()
         .chain(["--target", &triple, "--target-dir", &target_dir, "-Z", "build-std", "--locked"])
         .collect();
-    shell::run_with(
-        CARGO,
+    run(
         &all,
         &[
             ("RUSTC", RUSTC),

@@ -7,7 +7,9 @@ mod arch;
 mod ci;
 mod sbf;
 mod shell;
+mod targets;
 mod tidy;
+mod wasm;
 
 use clap::{Parser, Subcommand};
 
@@ -26,6 +28,12 @@ enum Chore {
     Arch,
     /// The Solana program: built with Debian's compiler, run in the validators' virtual machine.
     Sbf,
+    /// The core as WebAssembly, with and without SIMD, and the web page in target/web.
+    Wasm,
+    /// Package and page, tested in node and Chromium.
+    Web,
+    /// One run on every target and architecture, in a table; fails unless all agree to the bit.
+    Targets,
     /// House rules: file headers and lengths, dependency table, licences, unsafe code, links.
     Tidy,
 }
@@ -35,6 +43,9 @@ fn main() -> anyhow::Result<()> {
         Chore::Ci => ci::run(),
         Chore::Arch => arch::run(),
         Chore::Sbf => sbf::run(),
+        Chore::Wasm => wasm::run(),
+        Chore::Web => wasm::test(),
+        Chore::Targets => targets::run(),
         Chore::Tidy => tidy::run(),
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// The workspace's root folder.
@@ -34,8 +34,15 @@ pub fn run_with(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<()
 
 /// The standard output of a command, which must succeed.
 pub fn output(program: &str, args: &[&str]) -> Result<String> {
+    output_with(program, args, &[])
+}
+
+/// As [`output`], with environment variables added. What goes to standard error is shown.
+pub fn output_with(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<String> {
     let out = Command::new(program)
         .args(args)
+        .envs(env.iter().copied())
+        .stderr(Stdio::inherit())
         .current_dir(root())
         .output()
         .with_context(|| format!("cannot start `{program}`: is it installed?"))?;
