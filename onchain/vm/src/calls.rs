@@ -123,46 +123,32 @@ impl Context {
     }
 }
 
-declare_builtin_function!(
+declare_builtin_function! {
     Abort,
-    fn rust(
-        _context: &mut Context,
-        _a: u64,
-        _b: u64,
-        _c: u64,
-        _d: u64,
-        _e: u64,
-    ) -> Result<u64, Error> {
+    fn rust(_context: &mut Context, _a: u64, _b: u64, _c: u64, _d: u64, _e: u64,) -> Result<u64, Error> {
         Err("the program stopped itself".into())
     }
-);
-declare_builtin_function!(
+}
+declare_builtin_function! {
     Move,
-    fn rust(c: &mut Context, to: u64, from: u64, len: u64, _d: u64, _e: u64) -> Result<u64, Error> {
+    fn rust(c: &mut Context, to: u64, from: u64, len: u64, _d: u64, _e: u64,) -> Result<u64, Error> {
         c.pay((len / BYTES_A_UNIT).max(10))?;
         let bytes = c.bytes(from, len)?;
         c.store(&bytes, to)?;
         Ok(0)
     }
-);
-declare_builtin_function!(
+}
+declare_builtin_function! {
     Set,
-    fn rust(c: &mut Context, to: u64, byte: u64, len: u64, _d: u64, _e: u64) -> Result<u64, Error> {
+    fn rust(c: &mut Context, to: u64, byte: u64, len: u64, _d: u64, _e: u64,) -> Result<u64, Error> {
         c.pay((len / BYTES_A_UNIT).max(10))?;
         c.store(&vec![byte as u8; len as usize], to)?;
         Ok(0)
     }
-);
-declare_builtin_function!(
+}
+declare_builtin_function! {
     Hash,
-    fn rust(
-        c: &mut Context,
-        list: u64,
-        count: u64,
-        out: u64,
-        _d: u64,
-        _e: u64,
-    ) -> Result<u64, Error> {
+    fn rust(c: &mut Context, list: u64, count: u64, out: u64, _d: u64, _e: u64,) -> Result<u64, Error> {
         let parts = c.parts(list, count)?;
         let cost = parts.iter().map(|p| (p.len() as u64 / 2).max(10)).sum::<u64>();
         c.pay(HASH + cost)?;
@@ -171,41 +157,34 @@ declare_builtin_function!(
         c.store(&hash.finalize(), out)?;
         Ok(0)
     }
-);
-declare_builtin_function!(
+}
+declare_builtin_function! {
     Log,
-    fn rust(
-        c: &mut Context,
-        list: u64,
-        count: u64,
-        _c: u64,
-        _d: u64,
-        _e: u64,
-    ) -> Result<u64, Error> {
+    fn rust(c: &mut Context, list: u64, count: u64, _c: u64, _d: u64, _e: u64,) -> Result<u64, Error> {
         let parts = c.parts(list, count)?;
         c.pay(CALL * (1 + count) + parts.iter().map(|p| p.len() as u64).sum::<u64>())?;
         c.logs.push(parts.concat());
         Ok(0)
     }
-);
-declare_builtin_function!(
+}
+declare_builtin_function! {
     GetRent,
-    fn rust(c: &mut Context, out: u64, _b: u64, _c: u64, _d: u64, _e: u64) -> Result<u64, Error> {
+    fn rust(c: &mut Context, out: u64, _b: u64, _c: u64, _d: u64, _e: u64,) -> Result<u64, Error> {
         c.pay(CALL + 17)?;
         c.store(&(LAMPORTS_PER_BYTE / 2).to_le_bytes(), out)?;
         c.store(&2f64.to_le_bytes(), out + 8)?;
         c.store(&[50], out + 16)?;
         Ok(0)
     }
-);
-declare_builtin_function!(
+}
+declare_builtin_function! {
     Invoke,
-    fn rust(c: &mut Context, call: u64, _b: u64, _c: u64, _d: u64, _e: u64) -> Result<u64, Error> {
+    fn rust(c: &mut Context, call: u64, _b: u64, _c: u64, _d: u64, _e: u64,) -> Result<u64, Error> {
         c.pay(INVOKE)?;
         c.transfer(call)?;
         Ok(0)
     }
-);
+}
 
 /// Makes the calls known to a loader.
 pub fn register(loader: &mut BuiltinProgram<Context>) -> Result<(), String> {

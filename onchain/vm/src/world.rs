@@ -161,6 +161,14 @@ impl World {
         &self.accounts[&run].data[HEADER_LEN..]
     }
 
+    /// The state of a run, to put it where a test wants it.
+    ///
+    /// # Panics
+    /// If there is no such run.
+    pub fn state_mut(&mut self, run: Key) -> &mut [u8] {
+        &mut self.accounts.get_mut(&run).expect("a run").data[HEADER_LEN..]
+    }
+
     /// The header of a run.
     pub fn run(&self, run: Key) -> RunAccount {
         RunAccount::read(&self.accounts[&run].data).expect("a run account")

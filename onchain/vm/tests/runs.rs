@@ -1,26 +1,19 @@
 //! Whole runs on the program leave the tokens, text and state bytes that native turns leave.
 
+mod common;
+
+use common::{facit_tales, place, root};
 use facit_program_vm::machine::Ended;
-use facit_program_vm::world::{Request, World};
+use facit_program_vm::world::{Request, World, fixed_state};
 use facit_program_vm::{Key, LIMIT};
 use fixed::planner::plan_turn;
 use fixed::protocol::{Status, TurnEvent};
 use fixed::{Artifact, StateInfo, output_text, output_tokens, turn};
 use sha2::{Digest, Sha256};
-use std::path::{Path, PathBuf};
 
 const MODEL: Key = [1; 32];
 const RUN: Key = [2; 32];
 const PROMPT: &[u8] = b"Once upon a time";
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The built-in model.
-fn facit_tales() -> Vec<u8> {
-    std::fs::read(root().join("assets/facit-tales/facit-tales.facit")).unwrap()
-}
 
 /// stories260K, when the shared models are there.
 fn stories260k() -> Option<Vec<u8>> {
@@ -98,4 +91,83 @@ fn stories260k_runs_as_it_does_natively() {
     let Some(bytes) = stories260k() else { return };
     let request = Request { prompt: PROMPT, max_tokens: 12, temperature_q16: 0, seed: 42 };
     same_as_native("stories260K", &bytes, &request);
+}
+
+/// The built-in model's sealed, with a run of an empty prompt that has tokenized.
+fn tokenized(bytes: &[u8], max_tokens: u32) -> World {
+    let artifact = Artifact::new(bytes).unwrap();
+    let mut world = World::new(5_000, 1_000);
+    world.upload(MODEL, &artifact, 700);
+    world.seal(MODEL, &artifact);
+    let request = Request { prompt: b"", max_tokens, temperature_q16: 0, seed: 1 };
+    world.open(RUN, MODEL, &artifact, &request);
+    while StateInfo::read(world.state(RUN)).unwrap().phase < 3 {
+        assert_eq!(world.turn(RUN, MODEL, &artifact).ended, Ended::Done);
+    }
+    world
+}
+
+/// Every turn of the position with the most attention fits a transaction, with native's bytes.
+#[test]
+fn the_last_position_of_a_full_context_fits() {
+    let models = [("facit-tales", Some(facit_tales())), ("stories260K", stories260k())];
+    for (name, bytes) in models.into_iter().filter_map(|(n, b)| Some((n, b?))) {
+        let artifact = Artifact::new(&bytes).unwrap();
+        let config = artifact.metadata.config;
+        let seq = config.seq() as u32;
+        let mut world = tokenized(&bytes, seq);
+        place(world.state_mut(RUN), 3, 0, seq - 1);
+        let mut native = fixed_state(world.state(RUN));
+        let mut units = Vec::new();
+        while !StateInfo::read(world.state(RUN)).unwrap().complete {
+            let plan = plan_turn(config, native.bytes()).unwrap();
+            let sections = artifact.sections(&plan);
+            let sections = &sections[..plan.section_count];
+            turn(config, native.bytes(), artifact.metadata.bytes, sections).unwrap();
+            let report = world.turn(RUN, MODEL, &artifact);
+            assert_eq!(report.ended, Ended::Done, "{} units", report.units);
+            assert_eq!(world.state(RUN), native.bytes());
+            units.push(report.units);
+        }
+        println!("{name}: position {} of {seq}: {units:?} compute units", seq - 1);
+    }
+}
+
+/// The price of a product of the row kernel: the slope between turns that differ only in rows.
+#[test]
+fn a_product_costs_at_most_4_1_compute_units() {
+    let models = [("facit-tales", Some(facit_tales())), ("stories260K", stories260k())];
+    for (name, bytes) in models.into_iter().filter_map(|(n, b)| Some((n, b?))) {
+        let artifact = Artifact::new(&bytes).unwrap();
+        let config = artifact.metadata.config;
+        let fresh = tokenized(&bytes, 4).accounts;
+        let [few, many] = [30, 330].map(|rows| {
+            let mut world = World::bare();
+            world.accounts = fresh.clone();
+            // The last classifier rows of the last token: then the run is complete.
+            place(world.state_mut(RUN), 18, config.vocab() as u32 - rows, 3);
+            let report = world.turn(RUN, MODEL, &artifact);
+            assert_eq!(report.ended, Ended::Done);
+            assert!(StateInfo::read(world.state(RUN)).unwrap().complete);
+            report.units
+        });
+        let products = 300 * config.dim() as u64;
+        let slope = (many - few) as f64 / products as f64;
+        println!("{name}: {slope:.3} compute units a product of {} columns", config.dim());
+        assert!(slope <= 4.1, "{slope}");
+    }
+}
+
+/// The interpreter and compiled code meter the same and leave the same bytes.
+#[test]
+fn the_interpreter_agrees() {
+    let bytes = facit_tales();
+    let artifact = Artifact::new(&bytes).unwrap();
+    let mut compiled = tokenized(&bytes, 4);
+    let mut interpreted = World::bare();
+    interpreted.accounts = compiled.accounts.clone();
+    interpreted.machine.interpret = true;
+    let [a, b] = [&mut compiled, &mut interpreted].map(|w| w.turn(RUN, MODEL, &artifact));
+    assert_eq!((a.ended, a.units, a.logs), (b.ended, b.units, b.logs));
+    assert_eq!(compiled.accounts, interpreted.accounts);
 }

@@ -254,6 +254,9 @@ impl Backend {
                 attention_avx2::scores(q, keys, stride, inv_sqrt, range, scores, largest)
             };
         }
+        #[cfg(target_arch = "bpf")]
+        return bpf::scores(q, keys, stride, inv_sqrt, range, scores, largest);
+        #[cfg(not(target_arch = "bpf"))]
         plain::scores(q, keys, stride, inv_sqrt, range, scores, largest)
     }
 
@@ -285,6 +288,9 @@ impl Backend {
                 attention_avx2::weighted_values(probabilities, values, stride, range, out)
             };
         }
+        #[cfg(target_arch = "bpf")]
+        return bpf::weighted_values(probabilities, values, stride, range, out);
+        #[cfg(not(target_arch = "bpf"))]
         plain::weighted_values(probabilities, values, stride, range, out)
     }
 }
