@@ -1,6 +1,7 @@
 //! One file a command: its arguments and the library call they become.
 
 mod bench;
+mod check_op;
 mod compare;
 mod convert;
 mod exact;
@@ -35,6 +36,7 @@ pub enum Command {
     Quote(quote::Args),
     Inspect(inspect::Args),
     Compare(compare::Args),
+    CheckOp(check_op::Args),
     Tokenize(tokenize::TokenizeArgs),
     Detokenize(tokenize::DetokenizeArgs),
     Convert(convert::Args),
@@ -50,6 +52,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<Code> {
         Command::Verify(args) => verify::run(args),
         Command::Quote(args) => quote::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::CheckOp(args) => check_op::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Tokenize(args) => tokenize::tokenize(args),
         Command::Detokenize(args) => tokenize::detokenize(args),
