@@ -168,7 +168,7 @@ fn refusals_name_the_reason_and_exit_with_2() {
 fn a_directory_of_an_unknown_model_is_refused_by_what_it_is() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("config.json"), "{}").unwrap();
-    facit(&["run", arg(dir.path())]).ends(2, &["no prompt"]);
+    facit(&["run", arg(dir.path())]).ends(2, &["config.json", "Kimi K3"]);
     facit(&["run", "--model", arg(dir.path()), "hello"]).ends(2, &["config.json", "Kimi K3"]);
 }
 
