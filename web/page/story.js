@@ -36,6 +36,7 @@ export class Story {
     this.#session = undefined;
     this.#model?.free();
     this.#model = model;
+    $('sections-label').textContent = `Sections of ${model.sectionCount}`;
     $('tokens').max = String(model.config.seq);
     if ($('tokens').valueAsNumber > model.config.seq) $('tokens').value = String(model.config.seq);
     this.#clear('');
@@ -133,7 +134,7 @@ export class Story {
     const sections = [0, ...turn.sections].join(', ');
     $('turn').textContent = this.#of(turn.turn);
     $('generated').textContent = `${turn.generated} of ${this.#session.info().maxTokens}`;
-    $('sections').textContent = `${sections} of 0–${this.#model.sectionCount - 1}`;
+    $('sections').textContent = sections;
     $('units').value = turn.work;
     $('units-text').textContent = `${number(turn.work)} of ${number(TURN_LIMIT)}`;
     $('digest').textContent = turn.stateSha256;

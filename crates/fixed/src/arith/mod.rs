@@ -10,18 +10,8 @@
     any(target_arch = "bpf", all(feature = "std", target_arch = "x86_64")),
     allow(unsafe_code)
 )]
-// Where there are no vectors, only `plain` runs and what the vector backends share is idle.
-#![cfg_attr(
-    all(
-        feature = "std",
-        not(any(
-            target_arch = "x86_64",
-            all(target_arch = "aarch64", target_endian = "little"),
-            all(target_arch = "wasm32", target_feature = "simd128"),
-        ))
-    ),
-    allow(dead_code)
-)]
+// Only x86-64 has backends that use all of what the vector backends share.
+#![cfg_attr(all(feature = "std", not(target_arch = "x86_64")), allow(dead_code))]
 
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod attention_avx2;
