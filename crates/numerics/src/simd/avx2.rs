@@ -3,9 +3,9 @@
 // The whole file is one promise, made at the `impl`: blocks would repeat it at every instruction.
 #![allow(unsafe_op_in_unsafe_fn)]
 
-use super::format::e4m3_unit;
-use super::{Lanes, UNIT, entry_points};
-use crate::dot::LANES;
+use super::format::{E4M3_AS_F32, E4M3_MASK, e4m3_unit};
+use super::{Lanes, entry_points};
+use crate::e8m0;
 use std::arch::x86_64::*;
 
 entry_points!("avx2,fma", Avx2);
@@ -48,21 +48,26 @@ unsafe impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn f32(p: *const u8) -> [__m256d; 4] {
-        std::array::from_fn(|i| _mm256_cvtps_pd(_mm_loadu_ps(p.cast::<f32>().add(4 * i))))
+        let p = p.cast::<f32>();
+        [
+            _mm256_cvtps_pd(_mm_loadu_ps(p)),
+            _mm256_cvtps_pd(_mm_loadu_ps(p.add(4))),
+            _mm256_cvtps_pd(_mm_loadu_ps(p.add(8))),
+            _mm256_cvtps_pd(_mm_loadu_ps(p.add(12))),
+        ]
     }
 
     #[inline(always)]
     unsafe fn bf16(p: *const u8) -> [__m256d; 4] {
-        let zero = _mm_setzero_si128();
         // A zero half below each bf16 makes it an f32.
-        let four = |bits: __m128i| _mm256_cvtps_pd(_mm_castsi128_ps(bits));
+        let zero = _mm_setzero_si128();
         let a = _mm_loadu_si128(p.cast());
         let b = _mm_loadu_si128(p.add(16).cast());
         [
-            four(_mm_unpacklo_epi16(zero, a)),
-            four(_mm_unpackhi_epi16(zero, a)),
-            four(_mm_unpacklo_epi16(zero, b)),
-            four(_mm_unpackhi_epi16(zero, b)),
+            _mm256_cvtps_pd(_mm_castsi128_ps(_mm_unpacklo_epi16(zero, a))),
+            _mm256_cvtps_pd(_mm_castsi128_ps(_mm_unpackhi_epi16(zero, a))),
+            _mm256_cvtps_pd(_mm_castsi128_ps(_mm_unpacklo_epi16(zero, b))),
+            _mm256_cvtps_pd(_mm_castsi128_ps(_mm_unpackhi_epi16(zero, b))),
         ]
     }
 
@@ -73,67 +78,62 @@ unsafe impl Lanes for Avx2 {
         let nan = _mm256_cmpeq_epi8(magnitudes, _mm256_set1_epi8(0x7f));
         if _mm256_movemask_epi8(nan) != 0 {
             let w = e4m3_unit(p, scale);
-            let half =
-                |at: usize| std::array::from_fn(|i| _mm256_loadu_pd(w.as_ptr().add(at + 4 * i)));
-            return [half(0), half(LANES)];
+            let mut blocks = [Self::zeros(); 2];
+            for i in 0..8 {
+                blocks[i / 4][i % 4] = _mm256_loadu_pd(w.as_ptr().add(4 * i));
+            }
+            return blocks;
         }
-        // The code's seven bits, put below the sign of an f32 so that its exponent field holds
-        // their exponent, are the value times 2^(7-127), subnormal codes included.
-        let scale = _mm256_set1_pd(scale * f64::from_bits((1023 + 120) << 52));
-        let eight = |at: usize| {
-            let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(at).cast()));
-            let shifted = _mm256_srai_epi32::<4>(_mm256_slli_epi32::<24>(codes));
-            let bits = _mm256_and_si256(shifted, _mm256_set1_epi32(0x87f0_0000u32 as i32));
-            let floats = _mm256_castsi256_ps(bits);
-            let low = _mm256_cvtps_pd(_mm256_castps256_ps128(floats));
-            let high = _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(floats));
-            [_mm256_mul_pd(low, scale), _mm256_mul_pd(high, scale)]
-        };
-        let sixteen = |at: usize| {
-            let ([a, b], [c, d]) = (eight(at), eight(at + 8));
-            [a, b, c, d]
-        };
-        [sixteen(0), sixteen(LANES)]
+        let scale = _mm256_set1_pd(scale * E4M3_AS_F32);
+        let ([a, b], [c, d]) = (e4m3_eight(p, scale), e4m3_eight(p.add(8), scale));
+        let ([e, f], [g, h]) = (e4m3_eight(p.add(16), scale), e4m3_eight(p.add(24), scale));
+        [[a, b, c, d], [e, f, g, h]]
     }
 
     #[inline(always)]
     unsafe fn e2m1(p: *const u8, scale: u8) -> [[__m256d; 4]; 2] {
-        // The upper halves of the f64 0, .5, 1, 1.5, 2, 3, 4, 6, the scale added to the
-        // exponents: 2^-128 to 6 * 2^127 are all normal f64.
-        let values = _mm256_setr_epi32(
-            0,
-            0x3fe0_0000,
-            0x3ff0_0000,
-            0x3ff8_0000,
-            0x4000_0000,
-            0x4008_0000,
-            0x4010_0000,
-            0x4018_0000,
-        );
+        // The upper halves of the f64 0, .5, 1, 1.5, 2, 3, 4, 6, the scale added to the exponents:
+        // 2^-128 to 6 * 2^127 are all normal f64.
+        #[rustfmt::skip]
+        let values = _mm256_setr_epi32(0, 0x3fe0_0000, 0x3ff0_0000, 0x3ff8_0000,
+            0x4000_0000, 0x4008_0000, 0x4010_0000, 0x4018_0000);
         let not_zero = _mm256_setr_epi32(0, -1, -1, -1, -1, -1, -1, -1);
         let power = _mm256_set1_epi32((scale as i32 - 127) << 20);
         let scaled = _mm256_add_epi32(values, _mm256_and_si256(power, not_zero));
-        let table = if scale == 255 { _mm256_setzero_si256() } else { scaled };
-        // Shifts that bring a nibble to the top of each 32 bits, in the order that makes the
-        // two unpacks below yield columns 0..4 and 4..8.
-        let shifts = _mm256_setr_epi32(28, 24, 12, 8, 20, 16, 4, 0);
-        let sign = _mm256_set1_epi32(i32::MIN);
-        let eight = |at: usize| {
-            let nibbles = _mm256_set1_epi32(p.add(at).cast::<i32>().read_unaligned());
-            let top = _mm256_sllv_epi32(nibbles, shifts);
-            // The permutation looks at three bits, the magnitude, and not at the sign above.
-            let high = _mm256_permutevar8x32_epi32(table, _mm256_srli_epi32::<28>(top));
-            let high = _mm256_or_si256(high, _mm256_and_si256(top, sign));
-            let zero = _mm256_setzero_si256();
-            [
-                _mm256_castsi256_pd(_mm256_unpacklo_epi32(zero, high)),
-                _mm256_castsi256_pd(_mm256_unpackhi_epi32(zero, high)),
-            ]
-        };
-        let sixteen = |at: usize| {
-            let ([a, b], [c, d]) = (eight(at), eight(at + 4));
-            [a, b, c, d]
-        };
-        [sixteen(0), sixteen(UNIT / 4)]
+        let table = if scale == e8m0::NAN { _mm256_setzero_si256() } else { scaled };
+        let ([a, b], [c, d]) = (e2m1_eight(p, table), e2m1_eight(p.add(4), table));
+        let ([e, f], [g, h]) = (e2m1_eight(p.add(8), table), e2m1_eight(p.add(12), table));
+        [[a, b, c, d], [e, f, g, h]]
     }
+}
+
+/// Eight E4M3 codes as `f32` bits ([`E4M3_AS_F32`]), widened and scaled.
+#[inline(always)]
+unsafe fn e4m3_eight(p: *const u8, scale: __m256d) -> [__m256d; 2] {
+    let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+    let shifted = _mm256_srai_epi32::<4>(_mm256_slli_epi32::<24>(codes));
+    let bits = _mm256_and_si256(shifted, _mm256_set1_epi32(E4M3_MASK));
+    let floats = _mm256_castsi256_ps(bits);
+    let low = _mm256_cvtps_pd(_mm256_castps256_ps128(floats));
+    let high = _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(floats));
+    [_mm256_mul_pd(low, scale), _mm256_mul_pd(high, scale)]
+}
+
+/// Eight E2M1 codes (four bytes), looked up in the `table` of the upper halves of their values.
+#[inline(always)]
+unsafe fn e2m1_eight(p: *const u8, table: __m256i) -> [__m256d; 2] {
+    // Shifts that bring a nibble to the top of each 32 bits, in the order that makes the two
+    // unpacks below yield columns 0..4 and 4..8.
+    let shifts = _mm256_setr_epi32(28, 24, 12, 8, 20, 16, 4, 0);
+    let nibbles = _mm256_set1_epi32(p.cast::<i32>().read_unaligned());
+    let top = _mm256_sllv_epi32(nibbles, shifts);
+    // The permutation looks at three bits, the magnitude, and not at the sign above.
+    let magnitude = _mm256_permutevar8x32_epi32(table, _mm256_srli_epi32::<28>(top));
+    let sign = _mm256_and_si256(top, _mm256_set1_epi32(i32::MIN));
+    let upper = _mm256_or_si256(magnitude, sign);
+    let zero = _mm256_setzero_si256();
+    [
+        _mm256_castsi256_pd(_mm256_unpacklo_epi32(zero, upper)),
+        _mm256_castsi256_pd(_mm256_unpackhi_epi32(zero, upper)),
+    ]
 }

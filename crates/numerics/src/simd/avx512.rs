@@ -3,9 +3,8 @@
 // The whole file is one promise, made at the `impl`: blocks would repeat it at every instruction.
 #![allow(unsafe_op_in_unsafe_fn)]
 
-use super::format::e4m3_unit;
-use super::{Lanes, UNIT, entry_points};
-use crate::dot::LANES;
+use super::format::{E4M3_AS_F32, E4M3_MASK, e4m3_unit};
+use super::{Lanes, entry_points};
 use crate::{e8m0, fp4};
 use std::arch::x86_64::*;
 
@@ -49,15 +48,13 @@ unsafe impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn f32(p: *const u8) -> [__m512d; 2] {
-        std::array::from_fn(|i| _mm512_cvtps_pd(_mm256_loadu_ps(p.cast::<f32>().add(8 * i))))
+        let p = p.cast::<f32>();
+        [_mm512_cvtps_pd(_mm256_loadu_ps(p)), _mm512_cvtps_pd(_mm256_loadu_ps(p.add(8)))]
     }
 
     #[inline(always)]
     unsafe fn bf16(p: *const u8) -> [__m512d; 2] {
-        std::array::from_fn(|i| {
-            let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(16 * i).cast()));
-            _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)))
-        })
+        [bf16_eight(p), bf16_eight(p.add(16))]
     }
 
     #[inline(always)]
@@ -67,18 +64,17 @@ unsafe impl Lanes for Avx512 {
         let nan = _mm256_cmpeq_epi8(magnitudes, _mm256_set1_epi8(0x7f));
         if _mm256_movemask_epi8(nan) != 0 {
             let w = e4m3_unit(p, scale);
-            let eight = |at: usize| _mm512_loadu_pd(w.as_ptr().add(at));
-            return [[eight(0), eight(8)], [eight(LANES), eight(LANES + 8)]];
+            let w = w.as_ptr();
+            return [
+                [_mm512_loadu_pd(w), _mm512_loadu_pd(w.add(8))],
+                [_mm512_loadu_pd(w.add(16)), _mm512_loadu_pd(w.add(24))],
+            ];
         }
-        // As in avx2.rs: the code's bits as an f32 are the value times 2^-120.
-        let scale = _mm512_set1_pd(scale * f64::from_bits((1023 + 120) << 52));
-        let eight = |at: usize| {
-            let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(at).cast()));
-            let shifted = _mm256_srai_epi32::<4>(_mm256_slli_epi32::<24>(codes));
-            let bits = _mm256_and_si256(shifted, _mm256_set1_epi32(0x87f0_0000u32 as i32));
-            _mm512_mul_pd(_mm512_cvtps_pd(_mm256_castsi256_ps(bits)), scale)
-        };
-        [[eight(0), eight(8)], [eight(LANES), eight(LANES + 8)]]
+        let scale = _mm512_set1_pd(scale * E4M3_AS_F32);
+        [
+            [e4m3_eight(p, scale), e4m3_eight(p.add(8), scale)],
+            [e4m3_eight(p.add(16), scale), e4m3_eight(p.add(24), scale)],
+        ]
     }
 
     #[inline(always)]
@@ -88,16 +84,37 @@ unsafe impl Lanes for Avx512 {
         let values = fp4::VALUES.as_ptr();
         let positive = _mm512_mul_pd(_mm512_cvtps_pd(_mm256_loadu_ps(values)), scale);
         let negative = _mm512_mul_pd(_mm512_cvtps_pd(_mm256_loadu_ps(values.add(8))), scale);
-        // The two-table permutation looks at the low four bits of each 64: one nibble.
-        let low = _mm512_setr_epi64(0, 4, 8, 12, 16, 20, 24, 28);
-        let high = _mm512_setr_epi64(32, 36, 40, 44, 48, 52, 56, 60);
-        let eight = |nibbles: __m512i, shifts: __m512i| {
-            _mm512_permutex2var_pd(positive, _mm512_srlv_epi64(nibbles, shifts), negative)
-        };
-        let sixteen = |at: usize| {
-            let nibbles = _mm512_set1_epi64(p.add(at).cast::<i64>().read_unaligned());
-            [eight(nibbles, low), eight(nibbles, high)]
-        };
-        [sixteen(0), sixteen(UNIT / 4)]
+        [e2m1_sixteen(p, positive, negative), e2m1_sixteen(p.add(8), positive, negative)]
     }
+}
+
+/// Eight bf16: shifted up, they are `f32`.
+#[inline(always)]
+unsafe fn bf16_eight(p: *const u8) -> __m512d {
+    let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+    _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)))
+}
+
+/// Eight E4M3 codes as `f32` bits ([`E4M3_AS_F32`]), widened and scaled.
+#[inline(always)]
+unsafe fn e4m3_eight(p: *const u8, scale: __m512d) -> __m512d {
+    let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+    let shifted = _mm256_srai_epi32::<4>(_mm256_slli_epi32::<24>(codes));
+    let bits = _mm256_and_si256(shifted, _mm256_set1_epi32(E4M3_MASK));
+    _mm512_mul_pd(_mm512_cvtps_pd(_mm256_castsi256_ps(bits)), scale)
+}
+
+/// Sixteen E2M1 codes (eight bytes), looked up in the tables of the scaled values with and without
+/// sign.
+#[inline(always)]
+unsafe fn e2m1_sixteen(p: *const u8, positive: __m512d, negative: __m512d) -> [__m512d; 2] {
+    let nibbles = _mm512_set1_epi64(p.cast::<i64>().read_unaligned());
+    // The two-table permutation looks at the low four bits of each 64: one nibble, whose upper
+    // bit, the sign, chooses the table.
+    let low = _mm512_srlv_epi64(nibbles, _mm512_setr_epi64(0, 4, 8, 12, 16, 20, 24, 28));
+    let high = _mm512_srlv_epi64(nibbles, _mm512_setr_epi64(32, 36, 40, 44, 48, 52, 56, 60));
+    [
+        _mm512_permutex2var_pd(positive, low, negative),
+        _mm512_permutex2var_pd(positive, high, negative),
+    ]
 }

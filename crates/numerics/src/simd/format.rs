@@ -198,11 +198,23 @@ macro_rules! with_format {
 }
 pub(crate) use with_format;
 
+/// An E4M3 code whose seven bits are put below the sign of an `f32` so that the exponent field
+/// holds their exponent ([`E4M3_MASK`]) is, read as `f32`, the value times `2^(7-127)`. Subnormal
+/// codes are subnormal `f32` then, so they are included; the code NaN is not. Multiplying by this
+/// gives the value.
+#[allow(dead_code)] // machines with the definition only
+pub(crate) const E4M3_AS_F32: f64 = f64::from_bits((1023 + 120) << 52);
+/// What remains of a code at the top of 32 bits, shifted right by four with its sign: sign bit,
+/// lower four exponent bits, upper three mantissa bits.
+#[allow(dead_code)]
+pub(crate) const E4M3_MASK: i32 = 0x87f0_0000u32 as i32;
+
 /// Widens 32 E4M3 codes by the definition: the way for units that hold a NaN.
 ///
 /// # Safety
 /// `p` is readable for 32 bytes.
 #[cold]
+#[allow(dead_code)]
 pub(crate) unsafe fn e4m3_unit(p: *const u8, scale: f64) -> [f64; UNIT] {
     // SAFETY: the caller's promise.
     std::array::from_fn(|i| fp8::decode(unsafe { *p.add(i) }) as f64 * scale)

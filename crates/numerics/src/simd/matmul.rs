@@ -309,11 +309,14 @@ unsafe fn tile<L: Lanes, const P: usize>(
         }
         for c in 0..chunks {
             let w = w.add(c * TILE_ROWS * L::N);
-            let w: [L::V; TILE_ROWS] = std::array::from_fn(|i| L::load(w.add(i * L::N)));
+            let mut rows = [L::zero(); TILE_ROWS];
+            for i in 0..TILE_ROWS {
+                rows[i] = L::load(w.add(i * L::N));
+            }
             for p in 0..P {
                 let x = L::load(x.add((c * P + p) * L::N));
                 for i in 0..TILE_ROWS {
-                    acc[i][p] = L::fma(acc[i][p], w[i], x);
+                    acc[i][p] = L::fma(acc[i][p], rows[i], x);
                 }
             }
         }

@@ -3,7 +3,9 @@
 //! backend file only says how sixteen weights of each format become sixteen `f64`.
 //!
 //! Code generation: the generic kernels are `#[inline(always)]` into entry points that
-//! [`entry_points!`] defines in each backend's file under `#[target_feature]`.
+//! [`entry_points!`] defines in each backend's file under `#[target_feature]`. So there are no
+//! closures around vector code: a closure is a function of its own, and where the compiler does not
+//! inline it, each instruction in it becomes a call (measured: 2 to 20 times slower).
 #![allow(unsafe_code)]
 
 pub(crate) mod format;

@@ -3,9 +3,8 @@
 // The whole file is one promise, made at the `impl`: blocks would repeat it at every instruction.
 #![allow(unsafe_op_in_unsafe_fn)]
 
-use super::format::{E2M1_HIGH, E2M1_LOW, e4m3_unit};
-use super::{Lanes, UNIT, entry_points};
-use crate::dot::LANES;
+use super::format::{E2M1_HIGH, E2M1_LOW, E4M3_AS_F32, E4M3_MASK, e4m3_unit};
+use super::{Lanes, entry_points};
 use crate::e8m0;
 use std::arch::aarch64::*;
 
@@ -13,19 +12,6 @@ entry_points!("neon", Neon);
 
 /// See the module.
 pub(crate) struct Neon;
-
-/// Four `f32` as two vectors.
-#[inline(always)]
-unsafe fn widen(v: float32x4_t) -> [float64x2_t; 2] {
-    [vcvt_f64_f32(vget_low_f32(v)), vcvt_high_f64_f32(v)]
-}
-
-/// Sixteen lanes from four at a time.
-#[inline(always)]
-unsafe fn block(four: impl Fn(usize) -> [float64x2_t; 2]) -> [float64x2_t; 8] {
-    let ([a, b], [c, d], [e, f], [g, h]) = (four(0), four(1), four(2), four(3));
-    [a, b, c, d, e, f, g, h]
-}
 
 // SAFETY: NEON is part of aarch64. Loads through `u8` pointers need no alignment.
 unsafe impl Lanes for Neon {
@@ -62,47 +48,35 @@ unsafe impl Lanes for Neon {
 
     #[inline(always)]
     unsafe fn f32(p: *const u8) -> [float64x2_t; 8] {
-        block(|i| widen(vreinterpretq_f32_u8(vld1q_u8(p.add(16 * i)))))
+        let mut v = [vdupq_n_u8(0); 4];
+        for i in 0..4 {
+            v[i] = vld1q_u8(p.add(16 * i));
+        }
+        widen(v)
     }
 
     #[inline(always)]
     unsafe fn bf16(p: *const u8) -> [float64x2_t; 8] {
         // A zero half below each bf16 makes it an f32.
-        let zero = vdupq_n_u16(0);
-        let halves = |i: usize| vreinterpretq_u16_u8(vld1q_u8(p.add(16 * i)));
-        let (a, b) = (halves(0), halves(1));
-        let f = |v: uint16x8_t| widen(vreinterpretq_f32_u16(v));
-        let ([a0, a1], [a2, a3]) = (f(vzip1q_u16(zero, a)), f(vzip2q_u16(zero, a)));
-        let ([b0, b1], [b2, b3]) = (f(vzip1q_u16(zero, b)), f(vzip2q_u16(zero, b)));
-        [a0, a1, a2, a3, b0, b1, b2, b3]
+        let ([a, b], [c, d]) = (spread16(vld1q_u8(p)), spread16(vld1q_u8(p.add(16))));
+        widen([a, b, c, d])
     }
 
     #[inline(always)]
     unsafe fn e4m3(p: *const u8, scale: f64) -> [[float64x2_t; 8]; 2] {
         let (a, b) = (vld1q_u8(p), vld1q_u8(p.add(16)));
-        let magnitude = |v| vandq_u8(v, vdupq_n_u8(0x7f));
-        if vmaxvq_u8(vmaxq_u8(magnitude(a), magnitude(b))) == 0x7f {
+        let seven = vdupq_n_u8(0x7f);
+        let largest = vmaxvq_u8(vmaxq_u8(vandq_u8(a, seven), vandq_u8(b, seven)));
+        if largest == 0x7f {
             let w = e4m3_unit(p, scale);
-            let half = |at: usize| std::array::from_fn(|i| vld1q_f64(w.as_ptr().add(at + 2 * i)));
-            return [half(0), half(LANES)];
+            let mut blocks = [Self::zeros(); 2];
+            for i in 0..16 {
+                blocks[i / 8][i % 8] = vld1q_f64(w.as_ptr().add(2 * i));
+            }
+            return blocks;
         }
-        // As in avx2.rs: the code's bits as an f32 are the value times 2^-120.
-        let scale = vdupq_n_f64(scale * f64::from_bits((1023 + 120) << 52));
-        let four = |codes_at_top: uint16x8_t| {
-            let shifted = vshrq_n_s32::<4>(vreinterpretq_s32_u16(codes_at_top));
-            let bits = vandq_s32(shifted, vdupq_n_s32(0x87f0_0000u32 as i32));
-            let [x, y] = widen(vreinterpretq_f32_s32(bits));
-            [vmulq_f64(x, scale), vmulq_f64(y, scale)]
-        };
-        let (zero8, zero16) = (vdupq_n_u8(0), vdupq_n_u16(0));
-        let sixteen = |v: uint8x16_t| {
-            let low = vreinterpretq_u16_u8(vzip1q_u8(zero8, v));
-            let high = vreinterpretq_u16_u8(vzip2q_u8(zero8, v));
-            let ([a, b], [c, d]) = (four(vzip1q_u16(zero16, low)), four(vzip2q_u16(zero16, low)));
-            let ([e, f], [g, h]) = (four(vzip1q_u16(zero16, high)), four(vzip2q_u16(zero16, high)));
-            [a, b, c, d, e, f, g, h]
-        };
-        [sixteen(a), sixteen(b)]
+        let scale = vdupq_n_f64(scale * E4M3_AS_F32);
+        [e4m3_sixteen(a, scale), e4m3_sixteen(b, scale)]
     }
 
     #[inline(always)]
@@ -111,25 +85,73 @@ unsafe impl Lanes for Neon {
         let scale = vdupq_n_f64(scale);
         let packed = vld1q_u8(p);
         let (even, odd) = (vandq_u8(packed, vdupq_n_u8(15)), vshrq_n_u8::<4>(packed));
-        let (low_bytes, high_bytes) = (vld1q_u8(E2M1_LOW.as_ptr()), vld1q_u8(E2M1_HIGH.as_ptr()));
-        let zero16 = vreinterpretq_u16_u8(vdupq_n_u8(0));
-        let zero32 = vreinterpretq_u32_u16(zero16);
-        let sixteen = |codes: uint8x16_t| {
-            // The upper 16 bits of each value as f64, then zeros below them.
-            let (l, h) = (vqtbl1q_u8(low_bytes, codes), vqtbl1q_u8(high_bytes, codes));
-            let words = [vzip1q_u8(l, h), vzip2q_u8(l, h)].map(|v| vreinterpretq_u16_u8(v));
-            let two = |v: uint32x4_t| vmulq_f64(vreinterpretq_f64_u32(v), scale);
-            block(|i| {
-                let w = words[i / 2];
-                let four = match i % 2 {
-                    0 => vzip1q_u16(zero16, w),
-                    _ => vzip2q_u16(zero16, w),
-                };
-                let four = vreinterpretq_u32_u16(four);
-                [two(vzip1q_u32(zero32, four)), two(vzip2q_u32(zero32, four))]
-            })
-        };
-        debug_assert_eq!(UNIT, 32);
-        [sixteen(vzip1q_u8(even, odd)), sixteen(vzip2q_u8(even, odd))]
+        [e2m1_sixteen(vzip1q_u8(even, odd), scale), e2m1_sixteen(vzip2q_u8(even, odd), scale)]
     }
+}
+
+/// Sixteen `f32` (four vectors of bytes) widened.
+#[inline(always)]
+unsafe fn widen(v: [uint8x16_t; 4]) -> [float64x2_t; 8] {
+    let mut block = [vdupq_n_f64(0.0); 8];
+    for i in 0..4 {
+        let four = vreinterpretq_f32_u8(v[i]);
+        block[2 * i] = vcvt_f64_f32(vget_low_f32(four));
+        block[2 * i + 1] = vcvt_high_f64_f32(four);
+    }
+    block
+}
+
+/// Each byte as the upper half of 16 bits.
+#[inline(always)]
+unsafe fn spread8(v: uint8x16_t) -> [uint8x16_t; 2] {
+    let zero = vdupq_n_u8(0);
+    [vzip1q_u8(zero, v), vzip2q_u8(zero, v)]
+}
+
+/// Each 16 bits as the upper half of 32.
+#[inline(always)]
+unsafe fn spread16(v: uint8x16_t) -> [uint8x16_t; 2] {
+    let (zero, v) = (vdupq_n_u16(0), vreinterpretq_u16_u8(v));
+    [vreinterpretq_u8_u16(vzip1q_u16(zero, v)), vreinterpretq_u8_u16(vzip2q_u16(zero, v))]
+}
+
+/// Each 32 bits as the upper half of 64, read as `f64`.
+#[inline(always)]
+unsafe fn spread32(v: uint8x16_t) -> [float64x2_t; 2] {
+    let (zero, v) = (vdupq_n_u32(0), vreinterpretq_u32_u8(v));
+    [vreinterpretq_f64_u32(vzip1q_u32(zero, v)), vreinterpretq_f64_u32(vzip2q_u32(zero, v))]
+}
+
+/// Sixteen E4M3 codes as `f32` bits ([`E4M3_AS_F32`]), widened and scaled.
+#[inline(always)]
+unsafe fn e4m3_sixteen(codes: uint8x16_t, scale: float64x2_t) -> [float64x2_t; 8] {
+    let [low, high] = spread8(codes);
+    let ([a, b], [c, d]) = (spread16(low), spread16(high));
+    let mut bits = [a, b, c, d];
+    for b in &mut bits {
+        let shifted = vshrq_n_s32::<4>(vreinterpretq_s32_u8(*b));
+        *b = vreinterpretq_u8_s32(vandq_s32(shifted, vdupq_n_s32(E4M3_MASK)));
+    }
+    let mut block = widen(bits);
+    for v in &mut block {
+        *v = vmulq_f64(*v, scale);
+    }
+    block
+}
+
+/// Sixteen E2M1 codes, one a byte: the upper 16 bits of their values are looked up, zeros put
+/// below, the scale multiplied.
+#[inline(always)]
+unsafe fn e2m1_sixteen(codes: uint8x16_t, scale: float64x2_t) -> [float64x2_t; 8] {
+    let low = vqtbl1q_u8(vld1q_u8(E2M1_LOW.as_ptr()), codes);
+    let high = vqtbl1q_u8(vld1q_u8(E2M1_HIGH.as_ptr()), codes);
+    let ([a, b], [c, d]) = (spread16(vzip1q_u8(low, high)), spread16(vzip2q_u8(low, high)));
+    let fours = [a, b, c, d];
+    let mut block = [vdupq_n_f64(0.0); 8];
+    for i in 0..4 {
+        let [x, y] = spread32(fours[i]);
+        block[2 * i] = vmulq_f64(x, scale);
+        block[2 * i + 1] = vmulq_f64(y, scale);
+    }
+    block
 }

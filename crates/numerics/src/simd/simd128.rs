@@ -4,9 +4,8 @@
 // The whole file is one promise, made at the `impl`: blocks would repeat it at every instruction.
 #![allow(unsafe_op_in_unsafe_fn)]
 
-use super::format::{E2M1_HIGH, E2M1_LOW, e4m3_unit};
-use super::{Lanes, UNIT, entry_points};
-use crate::dot::LANES;
+use super::format::{E2M1_HIGH, E2M1_LOW, E4M3_AS_F32, E4M3_MASK, e4m3_unit};
+use super::{Lanes, entry_points};
 use crate::e8m0;
 use std::arch::wasm32::*;
 
@@ -14,42 +13,6 @@ entry_points!("simd128", Simd128);
 
 /// See the module.
 pub(crate) struct Simd128;
-
-/// Four `f32` as two vectors.
-#[inline(always)]
-fn widen(v: v128) -> [v128; 2] {
-    [f64x2_promote_low_f32x4(v), f64x2_promote_low_f32x4(i64x2_shuffle::<1, 1>(v, v))]
-}
-
-/// `[0, v0, 0, v1, ...]` of the lower and of the upper bytes, then as 16 and as 32 bits.
-#[inline(always)]
-fn spread8(v: v128) -> [v128; 2] {
-    let z = i8x16_splat(0);
-    [
-        i8x16_shuffle::<0, 16, 0, 17, 0, 18, 0, 19, 0, 20, 0, 21, 0, 22, 0, 23>(z, v),
-        i8x16_shuffle::<0, 24, 0, 25, 0, 26, 0, 27, 0, 28, 0, 29, 0, 30, 0, 31>(z, v),
-    ]
-}
-#[inline(always)]
-fn spread16(v: v128) -> [v128; 2] {
-    let z = i16x8_splat(0);
-    [
-        i16x8_shuffle::<0, 8, 0, 9, 0, 10, 0, 11>(z, v),
-        i16x8_shuffle::<0, 12, 0, 13, 0, 14, 0, 15>(z, v),
-    ]
-}
-#[inline(always)]
-fn spread32(v: v128) -> [v128; 2] {
-    let z = i32x4_splat(0);
-    [i32x4_shuffle::<0, 4, 0, 5>(z, v), i32x4_shuffle::<0, 6, 0, 7>(z, v)]
-}
-
-/// Sixteen lanes from four at a time.
-#[inline(always)]
-fn block(four: impl Fn(usize) -> [v128; 2]) -> [v128; 8] {
-    let ([a, b], [c, d], [e, f], [g, h]) = (four(0), four(1), four(2), four(3));
-    [a, b, c, d, e, f, g, h]
-}
 
 // SAFETY: this file is only compiled where SIMD is on. `v128_load` needs no alignment.
 unsafe impl Lanes for Simd128 {
@@ -86,41 +49,37 @@ unsafe impl Lanes for Simd128 {
 
     #[inline(always)]
     unsafe fn f32(p: *const u8) -> [v128; 8] {
-        block(|i| widen(v128_load(p.add(16 * i).cast())))
+        let mut v = [i8x16_splat(0); 4];
+        for i in 0..4 {
+            v[i] = v128_load(p.add(16 * i).cast());
+        }
+        widen(v)
     }
 
     #[inline(always)]
     unsafe fn bf16(p: *const u8) -> [v128; 8] {
         // A zero half below each bf16 makes it an f32.
-        let a = spread16(v128_load(p.cast()));
-        let b = spread16(v128_load(p.add(16).cast()));
-        block(|i| widen(if i < 2 { a[i] } else { b[i - 2] }))
+        let [a, b] = spread16(v128_load(p.cast()));
+        let [c, d] = spread16(v128_load(p.add(16).cast()));
+        widen([a, b, c, d])
     }
 
     #[inline(always)]
     unsafe fn e4m3(p: *const u8, scale: f64) -> [[v128; 8]; 2] {
         let (a, b) = (v128_load(p.cast()), v128_load(p.add(16).cast()));
         let seven = i8x16_splat(0x7f);
-        let is_nan = |v| i8x16_eq(v128_and(v, seven), seven);
-        if v128_any_true(v128_or(is_nan(a), is_nan(b))) {
+        let nan_a = i8x16_eq(v128_and(a, seven), seven);
+        let nan_b = i8x16_eq(v128_and(b, seven), seven);
+        if v128_any_true(v128_or(nan_a, nan_b)) {
             let w = e4m3_unit(p, scale);
-            let half =
-                |at: usize| std::array::from_fn(|i| v128_load(w.as_ptr().add(at + 2 * i).cast()));
-            return [half(0), half(LANES)];
+            let mut blocks = [Self::zeros(); 2];
+            for i in 0..16 {
+                blocks[i / 8][i % 8] = v128_load(w.as_ptr().add(2 * i).cast());
+            }
+            return blocks;
         }
-        // As in avx2.rs: the code's bits as an f32 are the value times 2^-120.
-        let scale = f64x2_splat(scale * f64::from_bits((1023 + 120) << 52));
-        let sixteen = |v: v128| {
-            let [low, high] = spread8(v);
-            let (low, high) = (spread16(low), spread16(high));
-            block(|i| {
-                let codes_at_top = if i < 2 { low[i] } else { high[i - 2] };
-                let shifted = i32x4_shr(codes_at_top, 4);
-                let bits = v128_and(shifted, i32x4_splat(0x87f0_0000u32 as i32));
-                widen(bits).map(|w| f64x2_mul(w, scale))
-            })
-        };
-        [sixteen(a), sixteen(b)]
+        let scale = f64x2_splat(scale * E4M3_AS_F32);
+        [e4m3_sixteen(a, scale), e4m3_sixteen(b, scale)]
     }
 
     #[inline(always)]
@@ -129,22 +88,78 @@ unsafe impl Lanes for Simd128 {
         let scale = f64x2_splat(scale);
         let packed = v128_load(p.cast());
         let (even, odd) = (v128_and(packed, i8x16_splat(15)), u8x16_shr(packed, 4));
-        let low_bytes = v128_load(E2M1_LOW.as_ptr().cast());
-        let high_bytes = v128_load(E2M1_HIGH.as_ptr().cast());
-        let zip = |a, b| {
-            [
-                i8x16_shuffle::<0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23>(a, b),
-                i8x16_shuffle::<8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31>(a, b),
-            ]
-        };
-        debug_assert_eq!(UNIT, 32);
-        zip(even, odd).map(|codes| {
-            // The upper 16 bits of each value as f64, then zeros below them.
-            let words = zip(i8x16_swizzle(low_bytes, codes), i8x16_swizzle(high_bytes, codes));
-            block(|i| {
-                let four = spread16(words[i / 2])[i % 2];
-                spread32(four).map(|w| f64x2_mul(w, scale))
-            })
-        })
+        let [a, b] = zip8(even, odd);
+        [e2m1_sixteen(a, scale), e2m1_sixteen(b, scale)]
     }
+}
+
+/// Sixteen `f32` (four vectors) widened.
+#[inline(always)]
+unsafe fn widen(v: [v128; 4]) -> [v128; 8] {
+    let mut block = [f64x2_splat(0.0); 8];
+    for i in 0..4 {
+        block[2 * i] = f64x2_promote_low_f32x4(v[i]);
+        block[2 * i + 1] = f64x2_promote_low_f32x4(i64x2_shuffle::<1, 1>(v[i], v[i]));
+    }
+    block
+}
+
+/// `[a0, b0, a1, b1, ...]` of the lower and of the upper halves.
+#[inline(always)]
+unsafe fn zip8(a: v128, b: v128) -> [v128; 2] {
+    [
+        i8x16_shuffle::<0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23>(a, b),
+        i8x16_shuffle::<8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31>(a, b),
+    ]
+}
+
+/// Each 16 bits as the upper half of 32.
+#[inline(always)]
+unsafe fn spread16(v: v128) -> [v128; 2] {
+    let zero = i16x8_splat(0);
+    [
+        i16x8_shuffle::<0, 8, 1, 9, 2, 10, 3, 11>(zero, v),
+        i16x8_shuffle::<4, 12, 5, 13, 6, 14, 7, 15>(zero, v),
+    ]
+}
+
+/// Each 32 bits as the upper half of 64.
+#[inline(always)]
+unsafe fn spread32(v: v128) -> [v128; 2] {
+    let zero = i32x4_splat(0);
+    [i32x4_shuffle::<0, 4, 1, 5>(zero, v), i32x4_shuffle::<2, 6, 3, 7>(zero, v)]
+}
+
+/// Sixteen E4M3 codes as `f32` bits ([`E4M3_AS_F32`]), widened and scaled.
+#[inline(always)]
+unsafe fn e4m3_sixteen(codes: v128, scale: v128) -> [v128; 8] {
+    let [low, high] = zip8(i8x16_splat(0), codes);
+    let ([a, b], [c, d]) = (spread16(low), spread16(high));
+    let mut bits = [a, b, c, d];
+    for b in &mut bits {
+        *b = v128_and(i32x4_shr(*b, 4), i32x4_splat(E4M3_MASK));
+    }
+    let mut block = widen(bits);
+    for v in &mut block {
+        *v = f64x2_mul(*v, scale);
+    }
+    block
+}
+
+/// Sixteen E2M1 codes, one a byte: the upper 16 bits of their values are looked up, zeros put
+/// below, the scale multiplied.
+#[inline(always)]
+unsafe fn e2m1_sixteen(codes: v128, scale: v128) -> [v128; 8] {
+    let low = i8x16_swizzle(v128_load(E2M1_LOW.as_ptr().cast()), codes);
+    let high = i8x16_swizzle(v128_load(E2M1_HIGH.as_ptr().cast()), codes);
+    let [low, high] = zip8(low, high);
+    let ([a, b], [c, d]) = (spread16(low), spread16(high));
+    let fours = [a, b, c, d];
+    let mut block = [f64x2_splat(0.0); 8];
+    for i in 0..4 {
+        let [x, y] = spread32(fours[i]);
+        block[2 * i] = f64x2_mul(x, scale);
+        block[2 * i + 1] = f64x2_mul(y, scale);
+    }
+    block
 }

@@ -182,11 +182,14 @@ unsafe fn tile<L: Lanes, const P: usize, const V: usize>(
             }
         }
         for (i, x) in x.as_chunks::<P>().0.iter().enumerate() {
-            let w: [L::V; V] = std::array::from_fn(|v| L::load(w.add(i * UNIT + v * L::N)));
+            let mut row = [L::zero(); V];
+            for v in 0..V {
+                row[v] = L::load(w.add(i * UNIT + v * L::N));
+            }
             for p in 0..P {
                 let x = L::splat(x[p]);
                 for v in 0..V {
-                    acc[p][v] = L::fma(acc[p][v], w[v], x);
+                    acc[p][v] = L::fma(acc[p][v], row[v], x);
                 }
             }
         }
