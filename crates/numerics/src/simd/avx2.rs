@@ -3,7 +3,7 @@
 // The whole file is one promise, made at the `impl`: blocks would repeat it at every instruction.
 #![allow(unsafe_op_in_unsafe_fn)]
 
-use super::format::{E4M3_AS_F32, E4M3_MASK, e4m3_unit};
+use super::format::{E4M3_MASK, E4M3_NAN};
 use super::{Lanes, entry_points};
 use crate::e8m0;
 use std::arch::x86_64::*;
@@ -18,6 +18,8 @@ unsafe impl Lanes for Avx2 {
     type V = __m256d;
     const N: usize = 4;
     type Block = [__m256d; 4];
+    /// Upper halves of the magnitudes as `f64`.
+    type Table = __m256i;
     const ROWS: usize = 2;
 
     #[inline(always)]
@@ -72,26 +74,16 @@ unsafe impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn e4m3(p: *const u8, scale: f64) -> [[__m256d; 4]; 2] {
-        let codes = _mm256_loadu_si256(p.cast());
-        let magnitudes = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
-        let nan = _mm256_cmpeq_epi8(magnitudes, _mm256_set1_epi8(0x7f));
-        if _mm256_movemask_epi8(nan) != 0 {
-            let w = e4m3_unit(p, scale);
-            let mut blocks = [Self::zeros(); 2];
-            for i in 0..8 {
-                blocks[i / 4][i % 4] = _mm256_loadu_pd(w.as_ptr().add(4 * i));
-            }
-            return blocks;
-        }
-        let scale = _mm256_set1_pd(scale * E4M3_AS_F32);
+    unsafe fn e4m3(p: *const u8, scale: __m256d) -> [__m256d; 4] {
         let ([a, b], [c, d]) = (e4m3_eight(p, scale), e4m3_eight(p.add(8), scale));
-        let ([e, f], [g, h]) = (e4m3_eight(p.add(16), scale), e4m3_eight(p.add(24), scale));
-        [[a, b, c, d], [e, f, g, h]]
+        [a, b, c, d]
     }
 
     #[inline(always)]
-    unsafe fn e2m1(p: *const u8, scale: u8) -> [[__m256d; 4]; 2] {
+    unsafe fn e2m1_table(scale: u8) -> __m256i {
+        if scale == e8m0::NAN {
+            return _mm256_setzero_si256();
+        }
         // The upper halves of the f64 0, .5, 1, 1.5, 2, 3, 4, 6, the scale added to the exponents:
         // 2^-128 to 6 * 2^127 are all normal f64.
         #[rustfmt::skip]
@@ -99,21 +91,25 @@ unsafe impl Lanes for Avx2 {
             0x4000_0000, 0x4008_0000, 0x4010_0000, 0x4018_0000);
         let not_zero = _mm256_setr_epi32(0, -1, -1, -1, -1, -1, -1, -1);
         let power = _mm256_set1_epi32((scale as i32 - 127) << 20);
-        let scaled = _mm256_add_epi32(values, _mm256_and_si256(power, not_zero));
-        let table = if scale == e8m0::NAN { _mm256_setzero_si256() } else { scaled };
+        _mm256_add_epi32(values, _mm256_and_si256(power, not_zero))
+    }
+
+    #[inline(always)]
+    unsafe fn e2m1(p: *const u8, table: __m256i) -> [__m256d; 4] {
         let ([a, b], [c, d]) = (e2m1_eight(p, table), e2m1_eight(p.add(4), table));
-        let ([e, f], [g, h]) = (e2m1_eight(p.add(8), table), e2m1_eight(p.add(12), table));
-        [[a, b, c, d], [e, f, g, h]]
+        [a, b, c, d]
     }
 }
 
-/// Eight E4M3 codes as `f32` bits ([`E4M3_AS_F32`]), widened and scaled.
+/// Eight E4M3 codes as `f32` bits (see [`E4M3_MASK`]), widened and scaled.
 #[inline(always)]
 unsafe fn e4m3_eight(p: *const u8, scale: __m256d) -> [__m256d; 2] {
     let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
     let shifted = _mm256_srai_epi32::<4>(_mm256_slli_epi32::<24>(codes));
     let bits = _mm256_and_si256(shifted, _mm256_set1_epi32(E4M3_MASK));
-    let floats = _mm256_castsi256_ps(bits);
+    let magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(E4M3_NAN));
+    let nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(E4M3_NAN));
+    let floats = _mm256_castsi256_ps(_mm256_or_si256(bits, nan));
     let low = _mm256_cvtps_pd(_mm256_castps256_ps128(floats));
     let high = _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(floats));
     [_mm256_mul_pd(low, scale), _mm256_mul_pd(high, scale)]

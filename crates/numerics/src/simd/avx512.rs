@@ -3,7 +3,7 @@
 // The whole file is one promise, made at the `impl`: blocks would repeat it at every instruction.
 #![allow(unsafe_op_in_unsafe_fn)]
 
-use super::format::{E4M3_AS_F32, E4M3_MASK, e4m3_unit};
+use super::format::{E4M3_MASK, E4M3_NAN};
 use super::{Lanes, entry_points};
 use crate::{e8m0, fp4};
 use std::arch::x86_64::*;
@@ -18,6 +18,8 @@ unsafe impl Lanes for Avx512 {
     type V = __m512d;
     const N: usize = 8;
     type Block = [__m512d; 2];
+    /// The values without and with sign.
+    type Table = [__m512d; 2];
     const ROWS: usize = 4;
 
     #[inline(always)]
@@ -58,33 +60,32 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn e4m3(p: *const u8, scale: f64) -> [[__m512d; 2]; 2] {
-        let codes = _mm256_loadu_si256(p.cast());
-        let magnitudes = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
-        let nan = _mm256_cmpeq_epi8(magnitudes, _mm256_set1_epi8(0x7f));
-        if _mm256_movemask_epi8(nan) != 0 {
-            let w = e4m3_unit(p, scale);
-            let w = w.as_ptr();
-            return [
-                [_mm512_loadu_pd(w), _mm512_loadu_pd(w.add(8))],
-                [_mm512_loadu_pd(w.add(16)), _mm512_loadu_pd(w.add(24))],
-            ];
-        }
-        let scale = _mm512_set1_pd(scale * E4M3_AS_F32);
+    unsafe fn e4m3(p: *const u8, scale: __m512d) -> [__m512d; 2] {
+        [e4m3_eight(p, scale), e4m3_eight(p.add(8), scale)]
+    }
+
+    #[inline(always)]
+    unsafe fn e2m1_table(scale: u8) -> [__m512d; 2] {
+        let scale = if scale == e8m0::NAN { 0.0 } else { e8m0::decode64(scale) };
+        let scale = _mm512_set1_pd(scale);
+        let values = fp4::VALUES.as_ptr();
         [
-            [e4m3_eight(p, scale), e4m3_eight(p.add(8), scale)],
-            [e4m3_eight(p.add(16), scale), e4m3_eight(p.add(24), scale)],
+            _mm512_mul_pd(_mm512_cvtps_pd(_mm256_loadu_ps(values)), scale),
+            _mm512_mul_pd(_mm512_cvtps_pd(_mm256_loadu_ps(values.add(8))), scale),
         ]
     }
 
     #[inline(always)]
-    unsafe fn e2m1(p: *const u8, scale: u8) -> [[__m512d; 2]; 2] {
-        let scale = if scale == e8m0::NAN { 0.0 } else { e8m0::decode64(scale) };
-        let scale = _mm512_set1_pd(scale);
-        let values = fp4::VALUES.as_ptr();
-        let positive = _mm512_mul_pd(_mm512_cvtps_pd(_mm256_loadu_ps(values)), scale);
-        let negative = _mm512_mul_pd(_mm512_cvtps_pd(_mm256_loadu_ps(values.add(8))), scale);
-        [e2m1_sixteen(p, positive, negative), e2m1_sixteen(p.add(8), positive, negative)]
+    unsafe fn e2m1(p: *const u8, [positive, negative]: [__m512d; 2]) -> [__m512d; 2] {
+        let nibbles = _mm512_set1_epi64(p.cast::<i64>().read_unaligned());
+        // The two-table permutation looks at the low four bits of each 64: one nibble, whose upper
+        // bit, the sign, chooses the table.
+        let low = _mm512_srlv_epi64(nibbles, _mm512_setr_epi64(0, 4, 8, 12, 16, 20, 24, 28));
+        let high = _mm512_srlv_epi64(nibbles, _mm512_setr_epi64(32, 36, 40, 44, 48, 52, 56, 60));
+        [
+            _mm512_permutex2var_pd(positive, low, negative),
+            _mm512_permutex2var_pd(positive, high, negative),
+        ]
     }
 }
 
@@ -95,26 +96,14 @@ unsafe fn bf16_eight(p: *const u8) -> __m512d {
     _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)))
 }
 
-/// Eight E4M3 codes as `f32` bits ([`E4M3_AS_F32`]), widened and scaled.
+/// Eight E4M3 codes as `f32` bits (see [`E4M3_MASK`]), widened and scaled.
 #[inline(always)]
 unsafe fn e4m3_eight(p: *const u8, scale: __m512d) -> __m512d {
     let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
     let shifted = _mm256_srai_epi32::<4>(_mm256_slli_epi32::<24>(codes));
     let bits = _mm256_and_si256(shifted, _mm256_set1_epi32(E4M3_MASK));
-    _mm512_mul_pd(_mm512_cvtps_pd(_mm256_castsi256_ps(bits)), scale)
-}
-
-/// Sixteen E2M1 codes (eight bytes), looked up in the tables of the scaled values with and without
-/// sign.
-#[inline(always)]
-unsafe fn e2m1_sixteen(p: *const u8, positive: __m512d, negative: __m512d) -> [__m512d; 2] {
-    let nibbles = _mm512_set1_epi64(p.cast::<i64>().read_unaligned());
-    // The two-table permutation looks at the low four bits of each 64: one nibble, whose upper
-    // bit, the sign, chooses the table.
-    let low = _mm512_srlv_epi64(nibbles, _mm512_setr_epi64(0, 4, 8, 12, 16, 20, 24, 28));
-    let high = _mm512_srlv_epi64(nibbles, _mm512_setr_epi64(32, 36, 40, 44, 48, 52, 56, 60));
-    [
-        _mm512_permutex2var_pd(positive, low, negative),
-        _mm512_permutex2var_pd(positive, high, negative),
-    ]
+    let magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(E4M3_NAN));
+    let nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(E4M3_NAN));
+    let floats = _mm256_castsi256_ps(_mm256_or_si256(bits, nan));
+    _mm512_mul_pd(_mm512_cvtps_pd(floats), scale)
 }

@@ -2,22 +2,29 @@
 #![allow(unsafe_code)]
 
 use super::{Lanes, UNIT};
-use crate::{e8m0, fp8};
+use crate::e8m0;
 
 /// A matrix of one weight format, with its shape.
 pub(crate) trait Format: Copy {
-    /// Bytes of 32 columns, without scales.
-    const UNIT_BYTES: usize;
+    /// Bytes of 16 columns, without scales.
+    const CHUNK_BYTES: usize;
+    /// What the 32 columns of a unit share.
+    type Scale<L: Lanes>: Copy;
 
     /// Columns of the matrix.
     fn cols(&self) -> usize;
     /// Bytes of row `r` (from the first column to the last) and the scales that belong to it.
     fn row(&self, r: usize) -> Row<'_>;
-    /// Widens unit `u` of a row, whose 32 columns lie at `bytes`.
+    /// The scale of unit `u` of a row with these scales.
     ///
     /// # Safety
-    /// `bytes` is readable for [`Format::UNIT_BYTES`], and as for [`Lanes`].
-    unsafe fn unit<L: Lanes>(&self, bytes: *const u8, scales: &[u8], u: usize) -> [L::Block; 2];
+    /// As for [`Lanes`].
+    unsafe fn scale<L: Lanes>(&self, scales: &[u8], u: usize) -> Self::Scale<L>;
+    /// Widens the 16 columns at `p`.
+    ///
+    /// # Safety
+    /// `p` is readable for [`Format::CHUNK_BYTES`], and as for [`Lanes`].
+    unsafe fn chunk<L: Lanes>(p: *const u8, scale: Self::Scale<L>) -> L::Block;
 }
 
 /// One row: weight bytes and scale bytes.
@@ -27,6 +34,9 @@ pub(crate) struct Row<'a> {
     pub(crate) scales: &'a [u8],
 }
 
+/// Bytes of a unit in the widest format.
+const UNIT_BYTES: usize = 4 * UNIT;
+
 impl Row<'_> {
     /// Widens unit `u`; columns past the end are zero.
     ///
@@ -34,16 +44,30 @@ impl Row<'_> {
     /// `u < cols.div_ceil(32)`, and as for [`Lanes`].
     #[inline(always)]
     pub(crate) unsafe fn unit<L: Lanes, F: Format>(&self, f: &F, u: usize) -> [L::Block; 2] {
-        let at = u * F::UNIT_BYTES;
-        if at + F::UNIT_BYTES <= self.bytes.len() {
-            // SAFETY: the bytes were just found to be there.
-            return unsafe { f.unit::<L>(self.bytes.as_ptr().add(at), self.scales, u) };
+        let at = 2 * u * F::CHUNK_BYTES;
+        let padded;
+        let p = if at + 2 * F::CHUNK_BYTES <= self.bytes.len() {
+            self.bytes[at..].as_ptr()
+        } else {
+            padded = self.padded(at);
+            padded.as_ptr()
+        };
+        // SAFETY: a whole unit lies at `p`.
+        unsafe {
+            let scale = f.scale::<L>(self.scales, u);
+            [F::chunk::<L>(p, scale), F::chunk::<L>(p.add(F::CHUNK_BYTES), scale)]
         }
-        let mut padded = [0u8; 4 * UNIT];
+    }
+
+    /// The bytes from `at` on, less than a unit, followed by zeros (which every format reads as
+    /// the number zero).
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn padded(&self, at: usize) -> [u8; UNIT_BYTES] {
+        let mut padded = [0u8; UNIT_BYTES];
         let rest = &self.bytes[at..];
         padded[..rest.len()].copy_from_slice(rest);
-        // SAFETY: no format has more than 4 bytes a column.
-        unsafe { f.unit::<L>(padded.as_ptr(), self.scales, u) }
+        padded
     }
 }
 
@@ -83,7 +107,8 @@ pub(crate) struct Fp8<'a> {
 }
 
 impl Format for F32<'_> {
-    const UNIT_BYTES: usize = 4 * UNIT;
+    const CHUNK_BYTES: usize = 64;
+    type Scale<L: Lanes> = ();
     fn cols(&self) -> usize {
         self.cols
     }
@@ -93,14 +118,17 @@ impl Format for F32<'_> {
         Row { bytes: &self.bytes[at..at + self.cols * 4], scales: &[] }
     }
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(&self, bytes: *const u8, _: &[u8], _: usize) -> [L::Block; 2] {
+    unsafe fn scale<L: Lanes>(&self, _: &[u8], _: usize) {}
+    #[inline(always)]
+    unsafe fn chunk<L: Lanes>(p: *const u8, _: ()) -> L::Block {
         // SAFETY: passed on to the caller.
-        unsafe { [L::f32(bytes), L::f32(bytes.add(64))] }
+        unsafe { L::f32(p) }
     }
 }
 
 impl Format for Bf16<'_> {
-    const UNIT_BYTES: usize = 2 * UNIT;
+    const CHUNK_BYTES: usize = 32;
+    type Scale<L: Lanes> = ();
     fn cols(&self) -> usize {
         self.cols
     }
@@ -110,14 +138,17 @@ impl Format for Bf16<'_> {
         Row { bytes: &self.bytes[at..at + self.cols * 2], scales: &[] }
     }
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(&self, bytes: *const u8, _: &[u8], _: usize) -> [L::Block; 2] {
+    unsafe fn scale<L: Lanes>(&self, _: &[u8], _: usize) {}
+    #[inline(always)]
+    unsafe fn chunk<L: Lanes>(p: *const u8, _: ()) -> L::Block {
         // SAFETY: passed on to the caller.
-        unsafe { [L::bf16(bytes), L::bf16(bytes.add(32))] }
+        unsafe { L::bf16(p) }
     }
 }
 
 impl Format for Mxfp4<'_> {
-    const UNIT_BYTES: usize = UNIT / 2;
+    const CHUNK_BYTES: usize = 8;
+    type Scale<L: Lanes> = L::Table;
     fn cols(&self) -> usize {
         self.cols
     }
@@ -130,14 +161,20 @@ impl Format for Mxfp4<'_> {
         }
     }
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(&self, bytes: *const u8, scales: &[u8], u: usize) -> [L::Block; 2] {
+    unsafe fn scale<L: Lanes>(&self, scales: &[u8], u: usize) -> L::Table {
         // SAFETY: passed on to the caller.
-        unsafe { L::e2m1(bytes, scales[u]) }
+        unsafe { L::e2m1_table(scales[u]) }
+    }
+    #[inline(always)]
+    unsafe fn chunk<L: Lanes>(p: *const u8, table: L::Table) -> L::Block {
+        // SAFETY: passed on to the caller.
+        unsafe { L::e2m1(p, table) }
     }
 }
 
 impl Format for Fp8<'_> {
-    const UNIT_BYTES: usize = UNIT;
+    const CHUNK_BYTES: usize = 16;
+    type Scale<L: Lanes> = L::V;
     fn cols(&self) -> usize {
         self.cols
     }
@@ -151,11 +188,16 @@ impl Format for Fp8<'_> {
         }
     }
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(&self, bytes: *const u8, scales: &[u8], u: usize) -> [L::Block; 2] {
+    unsafe fn scale<L: Lanes>(&self, scales: &[u8], u: usize) -> L::V {
         // One scale a unit is the common case, and a division is slow.
         let block = if self.block_units == 1 { u } else { u / self.block_units };
         // SAFETY: passed on to the caller.
-        unsafe { L::e4m3(bytes, e8m0::decode64(scales[block])) }
+        unsafe { L::splat(e8m0::decode64(scales[block]) * E4M3_AS_F32) }
+    }
+    #[inline(always)]
+    unsafe fn chunk<L: Lanes>(p: *const u8, scale: L::V) -> L::Block {
+        // SAFETY: passed on to the caller.
+        unsafe { L::e4m3(p, scale) }
     }
 }
 
@@ -200,25 +242,18 @@ pub(crate) use with_format;
 
 /// An E4M3 code whose seven bits are put below the sign of an `f32` so that the exponent field
 /// holds their exponent ([`E4M3_MASK`]) is, read as `f32`, the value times `2^(7-127)`. Subnormal
-/// codes are subnormal `f32` then, so they are included; the code NaN is not. Multiplying by this
-/// gives the value.
-#[allow(dead_code)] // machines with the definition only
+/// codes are subnormal `f32` then, so they are included; the code NaN is not ([`E4M3_NAN`]).
+/// Multiplying by this gives the value.
 pub(crate) const E4M3_AS_F32: f64 = f64::from_bits((1023 + 120) << 52);
 /// What remains of a code at the top of 32 bits, shifted right by four with its sign: sign bit,
 /// lower four exponent bits, upper three mantissa bits.
 #[allow(dead_code)]
 pub(crate) const E4M3_MASK: i32 = 0x87f0_0000u32 as i32;
 
-/// Widens 32 E4M3 codes by the definition: the way for units that hold a NaN.
-///
-/// # Safety
-/// `p` is readable for 32 bytes.
-#[cold]
+/// [`E4M3_MASK`] without the sign: what the code NaN leaves. Such a code must become an `f32` NaN,
+/// for instance by setting all its bits.
 #[allow(dead_code)]
-pub(crate) unsafe fn e4m3_unit(p: *const u8, scale: f64) -> [f64; UNIT] {
-    // SAFETY: the caller's promise.
-    std::array::from_fn(|i| fp8::decode(unsafe { *p.add(i) }) as f64 * scale)
-}
+pub(crate) const E4M3_NAN: i32 = 0x07f0_0000;
 
 /// The two upper bytes of each E2M1 value as an `f64` (the others are zero), for backends that
 /// look bytes up in a table of sixteen.

@@ -6,7 +6,7 @@
 //! them. Sums that must wait for the next columns wait as lanes, so nothing is reordered.
 #![allow(unsafe_code)]
 
-use super::format::Format;
+use super::format::{Format, Row};
 use super::scratch::Scratch;
 use super::{Lanes, Output, UNIT};
 use crate::dot::{LANES, reduce, to_f32};
@@ -56,12 +56,15 @@ impl<'a> Positions<'a> {
                 head.iter_mut().zip(x).for_each(|(w, &v)| *w = v as f64);
                 pad.fill(0.0);
             }
-            n => Self::pack(x, cols, n, wide),
+            2 => Self::pack::<2>(x, cols, wide),
+            4 => Self::pack::<4>(x, cols, wide),
+            8 => Self::pack::<8>(x, cols, wide),
+            _ => unreachable!("a vector has 2, 4 or 8 elements"),
         }
         Positions { plain: x, wide, t, cols }
     }
 
-    fn pack(x: &[f32], cols: usize, n: usize, wide: &mut [f64]) {
+    fn pack<const N: usize>(x: &[f32], cols: usize, wide: &mut [f64]) {
         let padded = cols.next_multiple_of(UNIT);
         let groups = wide.chunks_mut(TILE_POSITIONS * padded);
         for (group, x) in groups.zip(x.chunks(TILE_POSITIONS * cols)) {
@@ -70,12 +73,12 @@ impl<'a> Positions<'a> {
                 group.fill(0.0);
             }
             for (p, x) in x.chunks_exact(cols).enumerate() {
-                // Pieces of `n` columns: piece `i` is chunk `i / (16/n)`, lane group `i % (16/n)`.
-                for (i, piece) in x.chunks(n).enumerate() {
-                    let (chunk, lane_group) = (i / (LANES / n), i % (LANES / n));
-                    let at = ((lane_group * (padded / LANES) + chunk) * positions + p) * n;
-                    for (w, &v) in group[at..at + n].iter_mut().zip(piece) {
-                        *w = v as f64;
+                for (chunk, x) in x.chunks(LANES).enumerate() {
+                    for (v, x) in x.chunks(N).enumerate() {
+                        let at = ((v * (padded / LANES) + chunk) * positions + p) * N;
+                        for (w, &x) in group[at..at + N].iter_mut().zip(x) {
+                            *w = x as f64;
+                        }
                     }
                 }
             }
@@ -128,19 +131,25 @@ unsafe fn single<L: Lanes, F: Format, const R: usize>(
     rows: Range<usize>,
     out: Output,
 ) -> usize {
+    let whole = f.cols() / UNIT;
     let mut r = rows.start;
     while r + R <= rows.end {
         let w: [_; R] = std::array::from_fn(|i| f.row(r + i));
-        // SAFETY: `x` has 32 elements for every unit; the rest is passed on to the caller.
+        let bytes = w.map(|row| row.bytes.as_ptr());
+        // SAFETY: a row has `whole` units and `x` 32 elements for each; the rest is passed on.
         unsafe {
             let mut sums = [L::zeros(); R];
-            for u in 0..x.len() / UNIT {
-                let x = x.as_ptr().add(u * UNIT);
+            for u in 0..whole {
+                let at = bytes.map(|p| p.add(2 * u * F::CHUNK_BYTES));
+                step::<L, F, R>(f, &w, u, at, x.as_ptr().add(u * UNIT), &mut sums);
+            }
+            if whole * UNIT < x.len() {
+                let padded = w.map(|row| row.padded(2 * whole * F::CHUNK_BYTES));
+                let mut at = bytes;
                 for i in 0..R {
-                    let [a, b] = w[i].unit::<L, F>(f, u);
-                    add::<L>(&mut sums[i], a, x);
-                    add::<L>(&mut sums[i], b, x.add(LANES));
+                    at[i] = padded[i].as_ptr();
                 }
+                step::<L, F, R>(f, &w, whole, at, x.as_ptr().add(whole * UNIT), &mut sums);
             }
             for i in 0..R {
                 out.put(0, r + i, to_f32(reduce(&lanes::<L>(sums[i]))));
@@ -149,6 +158,34 @@ unsafe fn single<L: Lanes, F: Format, const R: usize>(
         r += R;
     }
     r
+}
+
+/// Unit `u` of `R` rows, whose bytes lie `at`, times the 32 elements at `x`.
+///
+/// # Safety
+/// As for [`Lanes`]; whole units are readable.
+#[inline(always)]
+unsafe fn step<L: Lanes, F: Format, const R: usize>(
+    f: &F,
+    w: &[Row; R],
+    u: usize,
+    at: [*const u8; R],
+    x: *const f64,
+    sums: &mut [L::Block; R],
+) {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        let mut scales = [f.scale::<L>(w[0].scales, u); R];
+        for i in 1..R {
+            scales[i] = f.scale::<L>(w[i].scales, u);
+        }
+        for half in 0..2 {
+            for i in 0..R {
+                let w = F::chunk::<L>(at[i].add(half * F::CHUNK_BYTES), scales[i]);
+                add::<L>(&mut sums[i], w, x.add(half * LANES));
+            }
+        }
+    }
 }
 
 /// `sums += w * x` in sixteen lanes.
@@ -200,13 +237,28 @@ unsafe fn panels<L: Lanes, F: Format>(f: &F, x: &Positions, rows: Range<usize>, 
                 multiply::<L>(&panel, count.div_ceil(TILE_ROWS), x, col, cols, &mut sums);
             }
         }
-        for (i, sums) in sums.chunks_exact(x.t * LANES).take(count).enumerate() {
-            for (t, l) in sums.as_chunks::<LANES>().0.iter().enumerate() {
+        for i in 0..count {
+            for t in 0..x.t {
+                let l = waiting::<L>(&sums, i, t, x.t);
                 // SAFETY: the caller's promise.
-                unsafe { out.put(t, r + i, to_f32(reduce(l))) }
+                unsafe { out.put(t, r + i, to_f32(reduce(&l))) }
             }
         }
     }
+}
+
+/// The lanes of row `i` and position `t`, gathered from where [`tile`] left them.
+#[inline(always)]
+fn waiting<L: Lanes>(sums: &[f64], i: usize, t: usize, of: usize) -> [f64; LANES] {
+    let group = t / TILE_POSITIONS * TILE_POSITIONS;
+    let positions = TILE_POSITIONS.min(of - group);
+    let sums = &sums[(i / TILE_ROWS * of + group) * TILE_ROWS * LANES..];
+    let at = (i % TILE_ROWS * positions + t % TILE_POSITIONS) * L::N;
+    let mut l = [0f64; LANES];
+    for (v, l) in l.chunks_exact_mut(L::N).enumerate() {
+        l.copy_from_slice(&sums[v * TILE_ROWS * positions * L::N + at..][..L::N]);
+    }
+    l
 }
 
 /// Widens columns `col..col + cols` of row `r` as row `i` of the panel.
@@ -239,7 +291,8 @@ unsafe fn fill<L: Lanes, F: Format>(
     }
 }
 
-/// Adds a panel of `tiles` tiles of rows, times all positions, to `sums` (`[row][t][16]`).
+/// Adds a panel of `tiles` tiles of rows, times all positions, to `sums`:
+/// `[tile of rows][group of positions][lane / N][row of the tile][position of the group][N]`.
 ///
 /// # Safety
 /// As for [`Lanes`]; the panel holds columns `col..col + cols` of the padded row.
@@ -266,14 +319,14 @@ unsafe fn multiply<L: Lanes>(
                     let w = (tile * (LANES / L::N) + v) * PANEL_CHUNKS * TILE_ROWS * L::N;
                     let w = panel.0.as_ptr().add(w);
                     let x_at = x.wide.as_ptr().add(at);
-                    let s = (tile * TILE_ROWS * x.t + t) * LANES + v * L::N;
+                    let s = (tile * x.t + t) * TILE_ROWS * LANES + v * TILE_ROWS * positions * L::N;
                     let s = sums.as_mut_ptr().add(s);
                     let fresh = col == 0;
                     match positions {
-                        4 => self::tile::<L, 4>(w, x_at, chunks, s, x.t, fresh),
-                        3 => self::tile::<L, 3>(w, x_at, chunks, s, x.t, fresh),
-                        2 => self::tile::<L, 2>(w, x_at, chunks, s, x.t, fresh),
-                        _ => self::tile::<L, 1>(w, x_at, chunks, s, x.t, fresh),
+                        4 => self::tile::<L, 4>(w, x_at, chunks, s, fresh),
+                        3 => self::tile::<L, 3>(w, x_at, chunks, s, fresh),
+                        2 => self::tile::<L, 2>(w, x_at, chunks, s, fresh),
+                        _ => self::tile::<L, 1>(w, x_at, chunks, s, fresh),
                     }
                 }
             }
@@ -283,8 +336,8 @@ unsafe fn multiply<L: Lanes>(
 
 /// Three rows times `P` positions in `N` lanes: the sums stay in registers for all `chunks`.
 ///
-/// `w` is `[chunk][3][N]`, `x` is `[chunk][P][N]`, `sums[(row * t + position) * 16]` is read unless
-/// `fresh`, and written.
+/// `w` is `[chunk][3][N]`, `x` is `[chunk][P][N]`, `sums` is `[3][P][N]`, read unless `fresh`
+/// and written.
 ///
 /// # Safety
 /// As for [`Lanes`]; the pointers cover what the layouts say.
@@ -294,7 +347,6 @@ unsafe fn tile<L: Lanes, const P: usize>(
     x: *const f64,
     chunks: usize,
     sums: *mut f64,
-    t: usize,
     fresh: bool,
 ) {
     // SAFETY: passed on to the caller.
@@ -303,7 +355,7 @@ unsafe fn tile<L: Lanes, const P: usize>(
         if !fresh {
             for i in 0..TILE_ROWS {
                 for p in 0..P {
-                    acc[i][p] = L::load(sums.add((i * t + p) * LANES));
+                    acc[i][p] = L::load(sums.add((i * P + p) * L::N));
                 }
             }
         }
@@ -322,7 +374,7 @@ unsafe fn tile<L: Lanes, const P: usize>(
         }
         for i in 0..TILE_ROWS {
             for p in 0..P {
-                L::store(sums.add((i * t + p) * LANES), acc[i][p]);
+                L::store(sums.add((i * P + p) * L::N), acc[i][p]);
             }
         }
     }

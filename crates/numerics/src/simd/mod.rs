@@ -42,6 +42,8 @@ pub(crate) unsafe trait Lanes {
     const N: usize;
     /// Sixteen lanes in order: `[V; 16 / N]`.
     type Block: Copy + AsRef<[Self::V]> + AsMut<[Self::V]>;
+    /// The scaled E2M1 values in the form the backend looks them up.
+    type Table: Copy;
     /// Rows a single position is multiplied with at once.
     const ROWS: usize;
 
@@ -59,10 +61,12 @@ pub(crate) unsafe trait Lanes {
     unsafe fn f32(p: *const u8) -> Self::Block;
     /// Widens 16 little-endian bf16 (32 bytes).
     unsafe fn bf16(p: *const u8) -> Self::Block;
-    /// Widens 32 E4M3 codes times `scale`, a power of two of E8M0.
-    unsafe fn e4m3(p: *const u8, scale: f64) -> [Self::Block; 2];
-    /// Widens 32 E2M1 codes (16 bytes, low nibble first) times the E8M0 `scale`; 255 gives zeros.
-    unsafe fn e2m1(p: *const u8, scale: u8) -> [Self::Block; 2];
+    /// Widens 16 E4M3 codes times `scale / E4M3_AS_F32` (see [`format::E4M3_AS_F32`]).
+    unsafe fn e4m3(p: *const u8, scale: Self::V) -> Self::Block;
+    /// What [`Lanes::e2m1`] looks up for an E8M0 scale; 255 makes all values zero.
+    unsafe fn e2m1_table(scale: u8) -> Self::Table;
+    /// Widens 16 E2M1 codes (8 bytes, low nibble first).
+    unsafe fn e2m1(p: *const u8, table: Self::Table) -> Self::Block;
 }
 
 /// Evaluates `$body` with `$isa` naming the module of the backend's instruction set, or `$scalar`.

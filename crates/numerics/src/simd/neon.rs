@@ -3,7 +3,7 @@
 // The whole file is one promise, made at the `impl`: blocks would repeat it at every instruction.
 #![allow(unsafe_op_in_unsafe_fn)]
 
-use super::format::{E2M1_HIGH, E2M1_LOW, E4M3_AS_F32, E4M3_MASK, e4m3_unit};
+use super::format::{E2M1_HIGH, E2M1_LOW, E4M3_MASK, E4M3_NAN};
 use super::{Lanes, entry_points};
 use crate::e8m0;
 use std::arch::aarch64::*;
@@ -18,6 +18,8 @@ unsafe impl Lanes for Neon {
     type V = float64x2_t;
     const N: usize = 2;
     type Block = [float64x2_t; 8];
+    /// The scale.
+    type Table = float64x2_t;
     const ROWS: usize = 2;
 
     #[inline(always)]
@@ -63,29 +65,21 @@ unsafe impl Lanes for Neon {
     }
 
     #[inline(always)]
-    unsafe fn e4m3(p: *const u8, scale: f64) -> [[float64x2_t; 8]; 2] {
-        let (a, b) = (vld1q_u8(p), vld1q_u8(p.add(16)));
-        let seven = vdupq_n_u8(0x7f);
-        let largest = vmaxvq_u8(vmaxq_u8(vandq_u8(a, seven), vandq_u8(b, seven)));
-        if largest == 0x7f {
-            let w = e4m3_unit(p, scale);
-            let mut blocks = [Self::zeros(); 2];
-            for i in 0..16 {
-                blocks[i / 8][i % 8] = vld1q_f64(w.as_ptr().add(2 * i));
-            }
-            return blocks;
-        }
-        let scale = vdupq_n_f64(scale * E4M3_AS_F32);
-        [e4m3_sixteen(a, scale), e4m3_sixteen(b, scale)]
+    unsafe fn e4m3(p: *const u8, scale: float64x2_t) -> [float64x2_t; 8] {
+        e4m3_sixteen(vld1q_u8(p), scale)
     }
 
     #[inline(always)]
-    unsafe fn e2m1(p: *const u8, scale: u8) -> [[float64x2_t; 8]; 2] {
-        let scale = if scale == e8m0::NAN { 0.0 } else { e8m0::decode64(scale) };
-        let scale = vdupq_n_f64(scale);
-        let packed = vld1q_u8(p);
+    unsafe fn e2m1_table(scale: u8) -> float64x2_t {
+        Self::splat(if scale == e8m0::NAN { 0.0 } else { e8m0::decode64(scale) })
+    }
+
+    #[inline(always)]
+    unsafe fn e2m1(p: *const u8, scale: float64x2_t) -> [float64x2_t; 8] {
+        // (The upper eight bytes are zero and unused.)
+        let packed = vcombine_u8(vld1_u8(p), vdup_n_u8(0));
         let (even, odd) = (vandq_u8(packed, vdupq_n_u8(15)), vshrq_n_u8::<4>(packed));
-        [e2m1_sixteen(vzip1q_u8(even, odd), scale), e2m1_sixteen(vzip2q_u8(even, odd), scale)]
+        e2m1_sixteen(vzip1q_u8(even, odd), scale)
     }
 }
 
@@ -122,7 +116,7 @@ unsafe fn spread32(v: uint8x16_t) -> [float64x2_t; 2] {
     [vreinterpretq_f64_u32(vzip1q_u32(zero, v)), vreinterpretq_f64_u32(vzip2q_u32(zero, v))]
 }
 
-/// Sixteen E4M3 codes as `f32` bits ([`E4M3_AS_F32`]), widened and scaled.
+/// Sixteen E4M3 codes as `f32` bits (see [`E4M3_MASK`]), widened and scaled.
 #[inline(always)]
 unsafe fn e4m3_sixteen(codes: uint8x16_t, scale: float64x2_t) -> [float64x2_t; 8] {
     let [low, high] = spread8(codes);
@@ -130,7 +124,10 @@ unsafe fn e4m3_sixteen(codes: uint8x16_t, scale: float64x2_t) -> [float64x2_t; 8
     let mut bits = [a, b, c, d];
     for b in &mut bits {
         let shifted = vshrq_n_s32::<4>(vreinterpretq_s32_u8(*b));
-        *b = vreinterpretq_u8_s32(vandq_s32(shifted, vdupq_n_s32(E4M3_MASK)));
+        let bits = vandq_s32(shifted, vdupq_n_s32(E4M3_MASK));
+        let nan = vdupq_n_s32(E4M3_NAN);
+        let is_nan = vceqq_s32(vandq_s32(bits, nan), nan);
+        *b = vreinterpretq_u8_u32(vorrq_u32(vreinterpretq_u32_s32(bits), is_nan));
     }
     let mut block = widen(bits);
     for v in &mut block {

@@ -4,7 +4,7 @@
 // The whole file is one promise, made at the `impl`: blocks would repeat it at every instruction.
 #![allow(unsafe_op_in_unsafe_fn)]
 
-use super::format::{E2M1_HIGH, E2M1_LOW, E4M3_AS_F32, E4M3_MASK, e4m3_unit};
+use super::format::{E2M1_HIGH, E2M1_LOW, E4M3_MASK, E4M3_NAN};
 use super::{Lanes, entry_points};
 use crate::e8m0;
 use std::arch::wasm32::*;
@@ -19,6 +19,8 @@ unsafe impl Lanes for Simd128 {
     type V = v128;
     const N: usize = 2;
     type Block = [v128; 8];
+    /// The scale.
+    type Table = v128;
     const ROWS: usize = 2;
 
     #[inline(always)]
@@ -65,31 +67,21 @@ unsafe impl Lanes for Simd128 {
     }
 
     #[inline(always)]
-    unsafe fn e4m3(p: *const u8, scale: f64) -> [[v128; 8]; 2] {
-        let (a, b) = (v128_load(p.cast()), v128_load(p.add(16).cast()));
-        let seven = i8x16_splat(0x7f);
-        let nan_a = i8x16_eq(v128_and(a, seven), seven);
-        let nan_b = i8x16_eq(v128_and(b, seven), seven);
-        if v128_any_true(v128_or(nan_a, nan_b)) {
-            let w = e4m3_unit(p, scale);
-            let mut blocks = [Self::zeros(); 2];
-            for i in 0..16 {
-                blocks[i / 8][i % 8] = v128_load(w.as_ptr().add(2 * i).cast());
-            }
-            return blocks;
-        }
-        let scale = f64x2_splat(scale * E4M3_AS_F32);
-        [e4m3_sixteen(a, scale), e4m3_sixteen(b, scale)]
+    unsafe fn e4m3(p: *const u8, scale: v128) -> [v128; 8] {
+        e4m3_sixteen(v128_load(p.cast()), scale)
     }
 
     #[inline(always)]
-    unsafe fn e2m1(p: *const u8, scale: u8) -> [[v128; 8]; 2] {
-        let scale = if scale == e8m0::NAN { 0.0 } else { e8m0::decode64(scale) };
-        let scale = f64x2_splat(scale);
-        let packed = v128_load(p.cast());
+    unsafe fn e2m1_table(scale: u8) -> v128 {
+        Self::splat(if scale == e8m0::NAN { 0.0 } else { e8m0::decode64(scale) })
+    }
+
+    #[inline(always)]
+    unsafe fn e2m1(p: *const u8, scale: v128) -> [v128; 8] {
+        // (The upper eight bytes are zero and unused.)
+        let packed = v128_load64_zero(p.cast());
         let (even, odd) = (v128_and(packed, i8x16_splat(15)), u8x16_shr(packed, 4));
-        let [a, b] = zip8(even, odd);
-        [e2m1_sixteen(a, scale), e2m1_sixteen(b, scale)]
+        e2m1_sixteen(zip8(even, odd)[0], scale)
     }
 }
 
@@ -130,14 +122,16 @@ unsafe fn spread32(v: v128) -> [v128; 2] {
     [i32x4_shuffle::<0, 4, 1, 5>(zero, v), i32x4_shuffle::<2, 6, 3, 7>(zero, v)]
 }
 
-/// Sixteen E4M3 codes as `f32` bits ([`E4M3_AS_F32`]), widened and scaled.
+/// Sixteen E4M3 codes as `f32` bits (see [`E4M3_MASK`]), widened and scaled.
 #[inline(always)]
 unsafe fn e4m3_sixteen(codes: v128, scale: v128) -> [v128; 8] {
     let [low, high] = zip8(i8x16_splat(0), codes);
     let ([a, b], [c, d]) = (spread16(low), spread16(high));
     let mut bits = [a, b, c, d];
     for b in &mut bits {
-        *b = v128_and(i32x4_shr(*b, 4), i32x4_splat(E4M3_MASK));
+        let (bits, nan) =
+            (v128_and(i32x4_shr(*b, 4), i32x4_splat(E4M3_MASK)), i32x4_splat(E4M3_NAN));
+        *b = v128_or(bits, i32x4_eq(v128_and(bits, nan), nan));
     }
     let mut block = widen(bits);
     for v in &mut block {
