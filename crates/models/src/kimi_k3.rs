@@ -24,6 +24,8 @@ pub use names::{BindError, Naming};
 pub use state::State;
 pub use step::Step;
 
+use std::hash::{Hash, Hasher};
+
 use crate::machine::{self, Chunk, Layout, SnapshotError, StepError, Stored};
 
 /// A Kimi K3 whose every tensor has been found and checked.
@@ -59,7 +61,10 @@ impl KimiK3 {
         lookup: impl FnMut(&str) -> Option<Stored>,
     ) -> Result<KimiK3, BindError> {
         let names::Bound { layout, keys } = names::bind(&config, naming, lookup)?;
-        let identity = format!("{} {config:?}", config.numerics_id());
+        // Of this process only, so any hash will do.
+        let mut hasher = std::hash::DefaultHasher::new();
+        format!("{config:?}").hash(&mut hasher);
+        let identity = format!("{} #{:016x}", config.numerics_id(), hasher.finish());
         Ok(KimiK3 { config, layout, keys, identity })
     }
 

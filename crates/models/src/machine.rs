@@ -21,6 +21,9 @@
 //!    model has work after its experts, [`Part::Join`];
 //! 3. [`Want::Head`], only if some position asked for logits.
 //!
+//! A model may leave out what nobody needs: after the last attention only positions with logits
+//! go on, so a step without any may end there.
+//!
 //! A layer's tensors are the same for every part, so a host keeps them in one place from `Mix`
 //! to the layer's last part. Experts may be fed one at a time and in any order: their outputs
 //! are kept per (position, slot) and combined in the order of selection, so the order of

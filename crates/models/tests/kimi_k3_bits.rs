@@ -172,6 +172,27 @@ fn logits_only_where_asked() {
     same(&take(9..12, Logits::All), &want[9 * v..], "all");
 }
 
+/// Catches: weights read for nobody. Without logits nothing is wanted after the last attention.
+#[test]
+fn a_step_without_logits_ends_early() {
+    let (model, host) = model();
+    let k = kernels();
+    let mut state = model.new_state(CONTEXT).unwrap();
+    let mut wants = |logits| {
+        let chunk = Chunk { state: &mut state, tokens: &[1, 2, 3], logits };
+        let mut step = model.step(vec![chunk]).unwrap();
+        let mut wants = Vec::new();
+        host.drive_watched(model.layout(), &k, &mut step, |want| wants.push(want)).unwrap();
+        wants
+    };
+    assert!(wants(Logits::None).last().unwrap().starts_with("Mix"));
+    let all = wants(Logits::Last);
+    assert_eq!(all.last().unwrap(), "the head");
+    // One row goes on in the last layer: exactly top_k experts.
+    let after = all.iter().rposition(|w| w.starts_with("Rest")).unwrap();
+    assert_eq!(all[after + 1..].iter().filter(|w| *w == "an expert").count(), 3);
+}
+
 /// Catches: anything a state forgets.
 #[test]
 fn save_and_resume_at_every_token() {

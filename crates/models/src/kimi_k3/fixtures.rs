@@ -320,8 +320,9 @@ fn whole_layer(f: &mut Fixture) {
     stream.snapshots = snapshots(&f.f32s("block_residual_in"), n, e);
     w.with(|weights| {
         let mut states = [&mut state.layers[l]];
-        let mut moe = layer::mix(&b, l, weights, &mut stream, &mut states).unwrap();
-        let mut moe = moe.take().expect("a layer with experts");
+        layer::mix(&b, l, weights, &mut stream, &mut states).unwrap();
+        let moe = layer::route(&b, l, weights, &mut stream).unwrap();
+        let mut moe = moe.expect("a layer with experts");
         layer::rest(&b, l, weights, &mut stream, Some(&mut moe)).unwrap();
         w.feed(&b, &mut moe);
         layer::join(&b, l, weights, &mut stream, &moe).unwrap();

@@ -70,6 +70,16 @@ impl Stream {
         Stream { r: embedded, ..Stream::default() }
     }
 
+    /// Keeps only these rows (ascending) of `width` values.
+    pub fn select(&mut self, rows: &[usize], width: usize) {
+        for x in self.snapshots.iter_mut().chain([&mut self.r]) {
+            for (i, &row) in rows.iter().enumerate() {
+                x.copy_within(row * width..(row + 1) * width, i * width);
+            }
+            x.truncate(rows.len() * width);
+        }
+    }
+
     /// Every snapshot and then the running residual, weighted by a softmax.
     pub fn attn_res(&self, b: &Batch, norm: &[f32], proj: &[f32]) -> Vec<f32> {
         let mut sources: Vec<&[f32]> = self.snapshots.iter().map(Vec::as_slice).collect();
@@ -78,22 +88,18 @@ impl Stream {
     }
 }
 
-/// Attention, and the router's choice where there is one.
+/// Attention over all positions, into the running residual.
 pub fn mix(
     b: &Batch,
     layer: usize,
     w: &Weights,
     s: &mut Stream,
     states: &mut [&mut LayerState],
-) -> Result<Option<Moe>, StepError> {
+) -> Result<(), StepError> {
     let c = b.config;
-    let residual = |s: &Stream, part: &str| {
-        let norm = w.vector(&format!("{part}_res_norm.weight"));
-        s.attn_res(b, &norm, &w.vector(&format!("{part}_res_proj.weight")))
-    };
     let h = match s.snapshots.is_empty() {
         true => s.r.clone(),
-        false => residual(s, "self_attention"),
+        false => residual(b, w, s, "self_attention"),
     };
     let starts_block = layer.is_multiple_of(c.block);
     if starts_block {
@@ -109,7 +115,18 @@ pub fn mix(
         true => s.r = a,
         false => add(&mut s.r, &a),
     }
-    let h = residual(s, "mlp");
+    Ok(())
+}
+
+/// The feed-forward's input, and the router's choice where there is one.
+pub fn route(
+    b: &Batch,
+    layer: usize,
+    w: &Weights,
+    s: &mut Stream,
+) -> Result<Option<Moe>, StepError> {
+    let c = b.config;
+    let h = residual(b, w, s, "mlp");
     s.x = rms_rows(b.kernels, &h, &w.vector("post_attention_layernorm.weight"), c.rms_eps);
     if c.is_dense(layer) {
         return Ok(None);
@@ -118,6 +135,12 @@ pub fn mix(
         Ok(moe) => Ok(Some(moe)),
         Err(row) => Err(b.non_finite(layer, "the router's score", row)),
     }
+}
+
+/// The attention residual with the layer's weights for `part`.
+fn residual(b: &Batch, w: &Weights, s: &Stream, part: &str) -> Vec<f32> {
+    let norm = w.vector(&format!("{part}_res_norm.weight"));
+    s.attn_res(b, &norm, &w.vector(&format!("{part}_res_proj.weight")))
 }
 
 /// What needs no routed expert: a dense layer's whole feed-forward, which ends the layer, or

@@ -29,6 +29,9 @@ pub struct Step<'a> {
     phase: Phase,
     states: Vec<&'a mut State>,
     spans: Vec<Span>,
+    /// Spans of the rows that are still computed: all, and from the last layer's feed-forward
+    /// on only those that need logits.
+    live: Vec<Span>,
     /// Tokens of all positions.
     tokens: Vec<u32>,
     /// Distinct tokens, ascending.
@@ -54,6 +57,7 @@ impl<'a> Step<'a> {
             phase: Phase::Rows,
             states: Vec::new(),
             spans: Vec::new(),
+            live: Vec::new(),
             tokens: Vec::new(),
             ids: Vec::new(),
             stream: Stream::default(),
@@ -65,6 +69,7 @@ impl<'a> Step<'a> {
         for chunk in chunks {
             step.add(chunk)?;
         }
+        step.live = step.spans.clone();
         step.ids = step.tokens.iter().map(|&id| u64::from(id)).collect();
         step.ids.sort_unstable();
         step.ids.dedup();
@@ -136,12 +141,22 @@ impl<'a> Step<'a> {
         let model = self.model;
         let specs = &model.layout.layers[l].tensors;
         let w = Weights::new(|| format!("layer {l}"), &model.keys[l], specs, tensors)?;
-        let b = Batch { config: &model.config, kernels, spans: &self.spans };
+        let live = self.live.clone();
+        let b = Batch { config: &model.config, kernels, spans: &live };
         match part {
             Part::Mix => {
                 let mut states: Vec<&mut LayerState> =
                     self.states.iter_mut().map(|s| &mut s.layers[l]).collect();
-                self.moe = layer::mix(&b, l, &w, &mut self.stream, &mut states)?;
+                layer::mix(&b, l, &w, &mut self.stream, &mut states)?;
+                if l + 1 == model.config.layers {
+                    self.keep_wanted();
+                }
+                if self.live.is_empty() {
+                    self.phase = self.end();
+                    return Ok(());
+                }
+                let b = Batch { spans: &self.live, ..b };
+                self.moe = layer::route(&b, l, &w, &mut self.stream)?;
                 self.phase = Phase::Layer(l, Part::Rest);
             }
             Part::Rest => {
@@ -160,6 +175,20 @@ impl<'a> Step<'a> {
         Ok(())
     }
 
+    /// After the last attention nothing but logits depends on a row: the others are dropped.
+    fn keep_wanted(&mut self) {
+        self.stream.select(&self.wanted, self.model.config.hidden);
+        let alone =
+            |(first, &row): (usize, &usize)| Span { first, len: 1, position: self.position(row) };
+        self.live = self.wanted.iter().enumerate().map(alone).collect();
+    }
+
+    /// The position in its sequence of a row of the step.
+    fn position(&self, row: usize) -> usize {
+        let span = self.spans.iter().rfind(|s| s.first <= row);
+        span.map_or(row, |s| s.position + row - s.first)
+    }
+
     fn expert(
         &mut self,
         kernels: &Kernels,
@@ -167,7 +196,7 @@ impl<'a> Step<'a> {
         id: u32,
         tensors: &[&[u8]],
     ) -> Result<(), StepError> {
-        let b = Batch { config: &self.model.config, kernels, spans: &self.spans };
+        let b = Batch { config: &self.model.config, kernels, spans: &self.live };
         let moe = self.moe.as_mut().expect("the router has spoken");
         if moe.missing.binary_search(&id).is_err() {
             return Err(StepError::Unexpected {
@@ -185,7 +214,6 @@ impl<'a> Step<'a> {
     fn after_layer(&mut self, l: usize) {
         self.phase = match l + 1 {
             next if next < self.model.config.layers => Phase::Layer(next, Part::Mix),
-            _ if self.wanted.is_empty() => self.end(),
             _ => Phase::Head(0),
         };
     }
@@ -193,13 +221,11 @@ impl<'a> Step<'a> {
     /// The final aggregation, when the head's small tensors come.
     fn normalise(&mut self, kernels: &Kernels, tensors: &[&[u8]]) -> Result<(), StepError> {
         let c = &self.model.config;
-        let b = Batch { config: c, kernels, spans: &self.spans };
+        let b = Batch { config: c, kernels, spans: &self.live };
         let part = |i: usize| vector(&self.model.layout.head.tensors[i], tensors[i]);
         let h = self.stream.attn_res(&b, &part(0), &part(1));
         b.check_finite(c.layers, "the final aggregation", &h)?;
-        let rows = self.wanted.iter().flat_map(|&row| &h[row * c.hidden..][..c.hidden]);
-        let rows: Vec<f32> = rows.copied().collect();
-        self.normed = super::ops::rms_rows(kernels, &rows, &part(2), c.rms_eps);
+        self.normed = super::ops::rms_rows(kernels, &h, &part(2), c.rms_eps);
         self.logits = vec![0.0; self.wanted.len() * c.vocab];
         Ok(())
     }
@@ -244,9 +270,7 @@ impl<'a> Step<'a> {
             None => Ok(()),
             Some(i) => {
                 let vocab = self.model.config.vocab;
-                let row = self.wanted[i / vocab];
-                let span = self.spans.iter().rfind(|s| s.first <= row);
-                let position = span.map_or(row, |s| s.position + row - s.first);
+                let position = self.position(self.wanted[i / vocab]);
                 Err(StepError::Logit { token: i % vocab, position })
             }
         }
