@@ -5,14 +5,23 @@
 //! as whole transactions in LiteSVM.
 
 use crate::arch::{CARGO, RUSTC, need};
-use crate::shell;
-use anyhow::Result;
+use crate::{shell, wasm};
+use anyhow::{Result, ensure};
 
 /// Builds everything and runs all tests.
 pub fn run() -> Result<()> {
     build()?;
-    cargo(&["test", "--locked", "--manifest-path", "onchain/vm/Cargo.toml", "--", "--nocapture"])
+    shell::run("cargo", &["test", "--locked", "--manifest-path", SBF_LD])?;
+    shell::run("cargo", &["test", "--locked", "--manifest-path", VM, "--", "--nocapture"])?;
+    // The client plans and replays with the same core in WebAssembly.
+    wasm::run()?;
+    need_node_modules()?;
+    shell::run("node", &["--test", "--test-reporter=spec", "onchain/client/test/client.test.js"])
 }
+
+const SBF_LD: &str = "onchain/sbf-ld/Cargo.toml";
+const PROGRAM: &str = "onchain/program/Cargo.toml";
+const VM: &str = "onchain/vm/Cargo.toml";
 
 /// Builds the linker and the program.
 pub fn build() -> Result<()> {
@@ -20,20 +29,12 @@ pub fn build() -> Result<()> {
     for tool in ["llvm-link", "opt", "llc", "llvm-ar"] {
         need(&format!("/usr/bin/{tool}-22"))?;
     }
-    cargo(&["test", "--locked", "--manifest-path", "onchain/sbf-ld/Cargo.toml"])?;
-    cargo(&["build", "--release", "--locked", "--manifest-path", "onchain/sbf-ld/Cargo.toml"])?;
+    shell::run("cargo", &["build", "--release", "--locked", "--manifest-path", SBF_LD])?;
     let linker = shell::root().join("onchain/sbf-ld/target/release/sbf-ld");
+    let target = ["--target", "bpfel-unknown-none", "--manifest-path", PROGRAM];
     shell::run_with(
         CARGO,
-        &[
-            "build",
-            "--release",
-            "--locked",
-            "--target",
-            "bpfel-unknown-none",
-            "--manifest-path",
-            "onchain/program/Cargo.toml",
-        ],
+        &[&["build", "--release", "--locked"], &target[..]].concat(),
         &[
             ("RUSTC", RUSTC),
             // For assembly on this target, which the stable language does not have yet.
@@ -43,7 +44,20 @@ pub fn build() -> Result<()> {
     )
 }
 
-/// Runs the usual cargo; `onchain` is not part of the workspace.
-fn cargo(args: &[&str]) -> Result<()> {
-    shell::run("cargo", args)
+/// The built-in model's story in each virtual machine, as a line for the table of targets. Needs the
+/// program and the WebAssembly modules built.
+pub fn digests() -> Result<[(&'static str, String); 2]> {
+    need_node_modules()?;
+    let example = ["run", "-q", "--locked", "--manifest-path", VM, "--example", "digest"];
+    Ok([
+        ("Solana VM (solana-sbpf)", shell::output("cargo", &example)?),
+        ("Solana VM (LiteSVM)", shell::output("node", &["onchain/client/digest.js"])?),
+    ])
+}
+
+/// Fails with what to do unless the client's packages are installed.
+fn need_node_modules() -> Result<()> {
+    let litesvm = shell::root().join("onchain/client/node_modules/litesvm");
+    ensure!(litesvm.exists(), "{} is missing: run `npm ci` in onchain/client", litesvm.display());
+    Ok(())
 }

@@ -4,7 +4,7 @@
 //! SHA-256 of its final state. The chore fails unless all lines agree with the golden data, which
 //! the Python definition made. It needs what `scripts/setup.sh` installs, and `npm ci` in `web/`.
 
-use crate::{arch, shell, wasm};
+use crate::{arch, sbf, shell, wasm};
 use anyhow::{Context, Result, ensure};
 
 /// The run of `vectors/fixed/facit-tales.json` that every target repeats.
@@ -42,6 +42,10 @@ pub fn run() -> Result<()> {
         [("wasm32 (node)", "plain"), ("wasm32 (node)", "simd128"), ("Chromium", "chromium")]
     {
         rows.extend(parse(target, &shell::output("node", &["web/test/digest.js", way])?)?);
+    }
+    sbf::build()?;
+    for (target, line) in sbf::digests()? {
+        rows.extend(parse(target, &line)?);
     }
     print!("{}", table(&rows));
     compare(&rows, &golden)
