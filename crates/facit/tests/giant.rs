@@ -184,3 +184,52 @@ fn inspect_shows_a_directory() {
     let json = facit(&["inspect", text(dir.path()), "--json"]).ok().json();
     assert_eq!(json["layers"], 13);
 }
+
+/// Catches a budget that changes a bit, a plan that is not kept, a packed trunk that is not used.
+#[test]
+fn budgets_and_packing_change_no_bit_and_what_does_not_fit_says_so() {
+    let dir = kimi();
+    let model = text(dir.path());
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    let dump = |more: &[&str], to: &Path| {
+        let common = ["run", model, "--ids", IDS, "-n", "4", "--json", "--dump-logits", text(to)];
+        facit(&[&common[..], more].concat()).ok().json()
+    };
+    assert_eq!(dump(&[], &a)["facit"]["read"]["trunk_bytes"], 0);
+    let same = || facit(&["compare", text(&a), text(&b), "--exact"]).ok();
+    let mut read = Vec::new();
+    for packed in [false, true] {
+        if packed {
+            facit(&["pack", model, "--quiet"]).ok();
+        }
+        for memory in ["52.5MB", "60MB", "1GB"] {
+            let report = dump(&["--memory", memory], &b);
+            same();
+            read.push(report["facit"]["read"]["trunk_bytes"].as_u64().unwrap());
+        }
+    }
+    assert!(read[0] > read[2] && read[3] < read[0], "{read:?}");
+    facit(&["run", model, "--ids", IDS, "--memory", "49MB"]).ends(5, &["allow at least"]);
+    facit(&["run", model, "--ids", IDS, "--memory", "12"]).ends(2, &["1.2GB"]);
+    facit(&["plan", model, "--memory", "49MB"]).ends(5, &["allow at least"]);
+    let told = facit(&["run", model, "--ids", IDS, "-n", "1", "--memory", "60MB"]).ok();
+    assert!(told.err.contains("expert cache") && told.err.contains("budget"), "{}", told.err);
+    facit(&["run", "--memory", "1GB", "hello"]).ends(2, &["--memory"]);
+    let plan = facit(&["plan", model, "--memory", "60MB", "--json"]).ok().json();
+    assert!(plan["total"].as_u64().unwrap() <= 60_000_000 && plan["packed"] == true, "{plan}");
+}
+
+/// Catches a trace that does not hold every request.
+#[test]
+fn a_recorded_trace_is_simulated() {
+    let dir = kimi();
+    let trace = dir.path().join("trace");
+    let args = ["run", text(dir.path()), "--ids", IDS, "-n", "4", "--json"];
+    let ran = facit(&[&args[..], &["--record-trace", text(&trace)]].concat()).ok().json();
+    let sim = facit(&["cache-sim", text(&trace), "--slots", "3,1000", "--json"]).ok().json();
+    assert_eq!(sim[0]["requests"], ran["facit"]["read"]["expert_requests"]);
+    assert!(sim[1]["belady"].as_u64() > sim[0]["belady"].as_u64(), "{sim}");
+    facit(&["cache-sim", text(&trace), "--slots", "0"]).ends(2, &["--slots"]);
+    std::fs::write(&trace, "no trace").unwrap();
+    facit(&["cache-sim", text(&trace)]).ends(6, &["trace"]);
+}

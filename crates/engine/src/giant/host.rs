@@ -7,6 +7,7 @@
 use crate::Error;
 use models::machine::{Fed, Layout, Part, Step, StepError, Upcoming, Want};
 use numerics::Kernels;
+use store::cache::ExpertId;
 
 /// A block that a host has made available, until the next [`Host::fetch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,11 +33,11 @@ pub enum Block {
 /// What a host has read and waited so far. All counts are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Counters {
-    /// Bytes of always-active layer weights read from disk.
+    /// Bytes of always-active weights read from disk: layers and head.
     pub trunk_bytes: u64,
     /// Bytes of routed experts read from disk.
     pub expert_bytes: u64,
-    /// Bytes of everything else read from disk (embedding and engram rows, head).
+    /// Bytes of everything else read from disk (embedding and engram rows).
     pub other_bytes: u64,
     /// Requests for an expert.
     pub expert_requests: u64,
@@ -85,6 +86,16 @@ pub trait Host: Send {
 
     /// What has been read so far.
     fn counters(&self) -> Counters;
+
+    /// Requests for experts since the last call, where they are recorded.
+    fn trace(&mut self) -> Vec<ExpertId> {
+        Vec::new()
+    }
+
+    /// What the user should hear of the disk, each once.
+    fn events(&mut self) -> Vec<store::Event> {
+        Vec::new()
+    }
 }
 
 /// Feeds a step until it has ended.

@@ -2,6 +2,7 @@
 
 use models::machine::{Chunk, Layout, Logits, Model, Step};
 use numerics::Kernels;
+use store::cache::ExpertId;
 
 use super::host::{Counters, Host, drive};
 use crate::Error;
@@ -66,6 +67,12 @@ pub trait Engine: Send {
 
     /// What has been read so far.
     fn counters(&self) -> Counters;
+
+    /// Requests for experts since the last call, if [`super::Demand::record`] asked for them.
+    fn trace(&mut self) -> Vec<ExpertId>;
+
+    /// What the user should hear of the disk, each once.
+    fn events(&mut self) -> Vec<store::Event>;
 }
 
 /// The one implementation of [`Engine`].
@@ -163,5 +170,13 @@ impl<M: Model + Send> Engine for Loaded<M> {
 
     fn counters(&self) -> Counters {
         self.host.counters()
+    }
+
+    fn trace(&mut self) -> Vec<ExpertId> {
+        self.host.trace()
+    }
+
+    fn events(&mut self) -> Vec<store::Event> {
+        self.host.events()
     }
 }

@@ -1,6 +1,7 @@
 //! One file a command: its arguments and the library call they become.
 
 mod bench;
+mod cache_sim;
 mod check_op;
 mod compare;
 mod convert;
@@ -9,6 +10,8 @@ mod giant;
 mod help;
 mod inspect;
 mod options;
+mod pack;
+mod plan;
 mod quote;
 mod resume;
 mod run;
@@ -40,6 +43,9 @@ pub enum Command {
     Tokenize(tokenize::TokenizeArgs),
     Detokenize(tokenize::DetokenizeArgs),
     Convert(convert::Args),
+    Plan(plan::Args),
+    Pack(pack::Args),
+    CacheSim(cache_sim::Args),
     Bench(bench::Args),
     Help(help::Args),
 }
@@ -57,6 +63,9 @@ pub fn dispatch(command: Command) -> anyhow::Result<Code> {
         Command::Tokenize(args) => tokenize::tokenize(args),
         Command::Detokenize(args) => tokenize::detokenize(args),
         Command::Convert(args) => convert::run(args),
+        Command::Plan(args) => plan::run(args),
+        Command::Pack(args) => pack::run(args),
+        Command::CacheSim(args) => cache_sim::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Help(args) => help::run(args),
     }

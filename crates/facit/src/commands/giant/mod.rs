@@ -6,7 +6,7 @@ pub mod run;
 
 use std::path::{Path, PathBuf};
 
-use engine::giant::{self, Checkpoint, Engine};
+use engine::giant::{self, Checkpoint, Engine, Prepared};
 use models::deepseek_v41::{Options, Regime};
 use numerics::{Backend, Kernels};
 
@@ -42,6 +42,13 @@ pub struct GiantOptions {
     /// Prefill so many positions at a time. Never changes a bit
     #[arg(long, value_name = "N", default_value_t = giant::DEFAULT_CHUNK)]
     pub chunk: usize,
+    /// Memory to stay within: a size (1.2GB, 700MiB), `auto` (what the system and its control
+    /// groups leave free), or ultra, laptop, desktop, workstation, server, max. Never changes a bit
+    #[arg(long, value_name = "SIZE", value_parser = Memory::parse, default_value = "auto")]
+    pub memory: Memory,
+    /// Record which experts are asked for, for `facit cache-sim`
+    #[arg(long, value_name = "FILE")]
+    pub record_trace: Option<PathBuf>,
     /// DeepSeek-V4.1: arithmetic of the quantised linears, w8a8 (the released model's) or bf16
     #[arg(long, value_name = "NAME", value_parser = regime, default_value = "w8a8")]
     pub regime: Regime,
@@ -63,9 +70,22 @@ impl GiantOptions {
             ("--dump-logits", self.dump_logits.is_some()),
             ("--save-state", self.save_state.is_some()),
             ("--resume", self.resume.is_some()),
+            ("--memory", self.memory != Memory::default()),
+            ("--record-trace", self.record_trace.is_some()),
         ]
         .into_iter()
         .find_map(|(name, given)| given.then_some(name))
+    }
+}
+
+/// A memory budget: bytes, or what is free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory(pub Option<u64>);
+
+impl Memory {
+    /// From the command line.
+    pub fn parse(text: &str) -> Result<Memory, String> {
+        giant::parse_memory(text).map(Memory)
     }
 }
 
@@ -96,17 +116,22 @@ pub fn kernels(backend: Option<&str>, threads: usize) -> anyhow::Result<Kernels>
     Ok(Kernels::new(backend, threads))
 }
 
-/// Opens the directory's model with all weights in memory.
-pub fn open(
+/// Tells how the memory is divided, takes it and opens the model.
+pub fn load(
     checkpoint: &Checkpoint,
-    options: Options,
+    prepared: Prepared<'_>,
     kernels: Kernels,
     quiet: bool,
 ) -> anyhow::Result<Box<dyn Engine>> {
+    if !quiet && !prepared.resident() {
+        ui::note(&format!("memory for {}:", checkpoint.dir().display()));
+        ui::note(prepared.plan().to_string().trim_end());
+    }
     let total = checkpoint.index().iter().map(|t| t.len).sum();
-    let bar = ui::bytes_bar(total, "weights", quiet);
-    let engine = giant::open(checkpoint, options, kernels, &mut |done| bar.set_position(done))?;
+    let bar = ui::bytes_bar(total, "weights", quiet || !prepared.resident());
+    let mut engine = prepared.load(kernels, &mut |done| bar.set_position(done))?;
     bar.finish_and_clear();
+    engine.events().iter().for_each(|event| ui::note(&event.to_string()));
     Ok(engine)
 }
 

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use engine::giant::logits::Logits;
 use engine::giant::{
-    Checkpoint, Counters, Engine, Event, FinishReason, Request, Sampler, Sampling, generate, saved,
+    Checkpoint, Counters, Demand, Engine, Event, FinishReason, Request, Sampler, Sampling,
+    generate, prepare, saved,
 };
 use serde::Serialize;
 use text::{Tokenizer, Utf8Stream};
@@ -67,7 +68,7 @@ impl Asked<'_> {
 /// Runs it.
 pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
     let options = asked.options;
-    for path in options.save_state.iter().chain(&options.dump_logits) {
+    for path in options.save_state.iter().chain(&options.dump_logits).chain(&options.record_trace) {
         engine::files::check_writable(path)?;
     }
     let sampling = asked.sampling();
@@ -84,8 +85,18 @@ pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
         .into());
     }
     let kernels = super::kernels(asked.backend, asked.threads)?;
-    let mut engine =
-        super::open(&checkpoint, options.model_options(), kernels, asked.quiet || asked.json)?;
+    let demand = Demand {
+        memory: options.memory.0,
+        context: prompt.len() + max_tokens,
+        sequences: 1,
+        chunk: options.chunk.min(prompt.len().max(1)),
+        record: options.record_trace.is_some(),
+        threads: asked.threads,
+    };
+    let prepared = prepare(&checkpoint, options.model_options(), demand)?;
+    let chunk = prepared.chunk();
+    let planned = prepared.plan().total();
+    let mut engine = super::load(&checkpoint, prepared, kernels, asked.quiet || asked.json)?;
     let sequence = match &options.resume {
         None => engine.open(prompt.len() + max_tokens)?,
         Some(path) => {
@@ -98,7 +109,7 @@ pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
     let end = tokenizer.as_ref().map(Tokenizer::end_ids).transpose()?.unwrap_or_default();
     let signals = Signals::listen()?;
     let mut writer = Writer::new(tokenizer.as_ref(), asked.json, options.dump_logits.is_some());
-    let request = Request { prompt: &prompt, max_tokens, end: &end, chunk: options.chunk };
+    let request = Request { prompt: &prompt, max_tokens, end: &end, chunk };
     let mut progress = ui::live(asked.quiet || asked.json);
     let began = Instant::now();
     let finish = generate(&mut *engine, sequence, &request, &mut sampler, &mut |event| {
@@ -120,6 +131,10 @@ pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
         let logits = Logits { vocab: engine.vocab(), values: std::mem::take(&mut writer.logits) };
         engine::files::write_atomically(path, &[&logits.to_safetensors(meta)])?;
     }
+    if let Some(path) = &options.record_trace {
+        store::cache_sim::write_trace(&store::io::Real::shared(), path, &engine.trace())
+            .map_err(engine::Error::from)?;
+    }
     let report = Report::new(
         asked,
         &*engine,
@@ -132,6 +147,7 @@ pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
             seconds: began.elapsed().as_secs_f64(),
             threads: asked.threads,
             sampling,
+            planned,
         },
     );
     if asked.json {
@@ -238,6 +254,7 @@ struct Numbers {
     seconds: f64,
     threads: usize,
     sampling: Sampling,
+    planned: u64,
 }
 
 /// The outcome, in the shape and under the names of OpenAI's text completions.
@@ -279,6 +296,8 @@ struct Facit {
     prefill_seconds: f64,
     tokens_per_second: Option<f64>,
     read: Counters,
+    planned_bytes: u64,
+    peak_resident_bytes: u64,
     saved: Option<std::path::PathBuf>,
     logits: Option<std::path::PathBuf>,
 }
@@ -322,6 +341,8 @@ impl Report {
                 // The first token comes with the prefill.
                 tokens_per_second: (made > 1).then(|| (made - 1) as f64 / decode),
                 read: engine.counters(),
+                planned_bytes: n.planned,
+                peak_resident_bytes: store::memory::peak_resident(),
                 saved: asked.options.save_state.clone(),
                 logits: asked.options.dump_logits.clone(),
             },
@@ -342,6 +363,22 @@ impl Report {
             units::plural(facit.threads as u64, "thread"),
             if ids_only { "; ids, since there is no tokenizer" } else { "" },
         )));
+        let read = &facit.read;
+        if read.bytes() > 0 {
+            let hits = read.expert_hits as f64 / (read.expert_requests.max(1)) as f64;
+            ui::note(&ui::dim(&format!(
+                "read {}: layers and head {}, experts {}, rows {}; {:.1} % of experts were in \
+                 memory; waited {} for the disk; peak memory {} of {} planned",
+                units::bytes(read.bytes()),
+                units::bytes(read.trunk_bytes),
+                units::bytes(read.expert_bytes),
+                units::bytes(read.other_bytes),
+                100.0 * hits,
+                units::seconds(read.wait_seconds),
+                units::bytes(facit.peak_resident_bytes),
+                units::bytes(facit.planned_bytes),
+            )));
+        }
         if let Some(path) = &facit.saved {
             ui::note(&format!(
                 "sequence saved in {0}; go on with: facit run {1} --resume {0}",
