@@ -202,7 +202,7 @@ fn budgets_and_packing_change_no_bit_and_what_does_not_fit_says_so() {
         if packed {
             facit(&["pack", model, "--quiet"]).ok();
         }
-        for memory in ["52.5MB", "60MB", "1GB"] {
+        for memory in ["51.5MB", "60MB", "1GB"] {
             let report = dump(&["--memory", memory], &b);
             same();
             read.push(report["facit"]["read"]["trunk_bytes"].as_u64().unwrap());
