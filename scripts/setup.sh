@@ -33,5 +33,6 @@ if ! node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20 ? 1 
   exit 1
 fi
 npm ci --prefix "$(dirname "$0")/../web" --no-audit --no-fund --silent
-npm ci --prefix "$(dirname "$0")/../onchain/client" --no-audit --no-fund --silent
+# Not `npm ci`: it insists on packages of other platforms (litesvm-darwin-…) that not every registry has.
+npm install --no-save --prefix "$(dirname "$0")/../onchain/client" --no-audit --no-fund --silent
 echo "setup: $(/usr/bin/rustc --version), LLVM $llvm, $(qemu-aarch64 --version | head -1)"

@@ -58,6 +58,10 @@ pub fn digests() -> Result<[(&'static str, String); 2]> {
 /// Fails with what to do unless the client's packages are installed.
 fn need_node_modules() -> Result<()> {
     let litesvm = shell::root().join("onchain/client/node_modules/litesvm");
-    ensure!(litesvm.exists(), "{} is missing: run `npm ci` in onchain/client", litesvm.display());
+    ensure!(
+        litesvm.exists(),
+        "{} is missing: run `npm install --no-save` in onchain/client",
+        litesvm.display()
+    );
     Ok(())
 }
