@@ -206,7 +206,9 @@ mod tests {
             section.extend_from_slice(name.as_bytes());
             section.extend_from_slice(&[*kind, 0]);
         }
-        [b"\0asm\x01\0\0\0".as_slice(), &[7, section.len() as u8], &section].concat()
+        // The length as LEB128 in two bytes: it may be above 127.
+        let length = [section.len() as u8 | 0x80, (section.len() >> 7) as u8];
+        [b"\0asm\x01\0\0\0".as_slice(), &[7], &length, &section].concat()
     }
 
     /// Catches a check that passes whatever is exported.
