@@ -1,5 +1,6 @@
 //! Elementary functions, **correctly rounded**: the `f32` nearest to the true value, ties to even.
-//! Never the platform's libm, whose last bit differs between systems. The composed activations
+//! That is what the crate `pxfm` sets out to give; `tests/elementary.rs` checks it against a
+//! 512-bit oracle on random inputs, and on every `f32` when asked to. Never the platform's libm, whose last bit differs between systems. The composed activations
 //! below are `f32` steps in the order written.
 
 /// `e^x`.

@@ -50,7 +50,8 @@ impl Kernels {
     }
 
     /// `out[t][r] = dot(x[t], m[r])`: every row of `m` times each of `t` positions. `x` is
-    /// `[t, cols]`, `out` is `[t, rows]`. Panics if lengths do not fit.
+    /// `[t, cols]`, `out` is `[t, rows]`. Weights are widened once for up to 64 positions. Panics if
+    /// lengths do not fit.
     pub fn matmul(&self, m: &Matrix, x: &[f32], t: usize, out: &mut [f32]) {
         assert_eq!(x.len(), t * m.cols(), "x is not [t, cols]");
         assert_eq!(out.len(), t * m.rows(), "out is not [t, rows]");
