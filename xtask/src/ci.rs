@@ -14,7 +14,7 @@ pub fn run() -> Result<()> {
     shell::run_with(
         "cargo",
         &["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"],
-        &[("RUSTDOCFLAGS", "-D warnings")],
+        &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links")],
     )?;
     // The integer core without `std`: no allocator, no floats, no I/O to lean on.
     shell::run("cargo", &["check", "-p", "facit-fixed", "--no-default-features", "--locked"])

@@ -4,7 +4,7 @@
 //! | offset | bytes | content |
 //! |---|---|---|
 //! | 0 | 8 | `FACITSV1` |
-//! | 8 | 32 | numerics id ([`NUMERICS`](crate::NUMERICS)) in ASCII, filled up with zero bytes |
+//! | 8 | 32 | numerics id ([`NUMERICS`]) in ASCII, filled up with zero bytes |
 //! | 40 | 32 | SHA-256 of the model's artifact |
 //! | 72 | 28 | the model's configuration, seven little-endian u32 as in the artifact |
 //! | 100 | 4 | zero |

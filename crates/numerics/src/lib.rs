@@ -5,7 +5,7 @@
 //!
 //! # The exactness contract
 //!
-//! **Dot product** ([`dot`], [`dot64`], [`Kernels::matmul`]). Operands are `f32` values or weights
+//! **Dot product** ([`dot()`], [`dot64`], [`Kernels::matmul`]). Operands are `f32` values or weights
 //! that an `f64` holds exactly (bf16, f32, fp8 and fp4 times a power-of-two scale). Every product
 //! is formed in `f64`, where it is exact: 24 bits times 24 bits fit in 53. So a fused and a
 //! separate multiply-add give the same bits, and so do all instruction sets. Element `i` is added

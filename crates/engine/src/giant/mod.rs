@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`Checkpoint`] opens a directory; [`prepare`] binds its model and divides the
 //! memory; [`Prepared::load`] gives it a [`Host`] ([`Resident`] or [`Streaming`]) and makes an
-//! [`Engine`]; [`generate`] turns a prompt's ids into new ones. The models themselves are in the
+//! [`Engine`]; [`generate()`] turns a prompt's ids into new ones. The models themselves are in the
 //! crate `models`, disk and caches in `store`.
 
 mod budget;

@@ -1,4 +1,4 @@
-//! Checks a kernel's results against the [`reference`]: a tensor file holds an operation's
+//! Checks a kernel's results against the `reference`: a tensor file holds an operation's
 //! inputs and the results to be judged; the reference computes its own and the two are compared
 //! element by element. `examples/check_kernel.rs` and `facit check-op` are thin shells around
 //! [`check_op`].
@@ -6,11 +6,11 @@
 //! | operation | inputs | results | metadata |
 //! |---|---|---|---|
 //! | `attn0` | `w.attn_sink`, `w.wq_a`, `w.q_norm`, `w.wq_b`, `w.wkv`, `w.kv_norm`, `w.wo_a`, `w.wo_b`; for each step i `stepI.x` | any of `stepI.` `qr`, `q`, `kv_new`, `kv_rows`, `idx`, `o`, `o_rotated`, `o_low`, `out`, `ring` | `cfg` (JSON sizes), `regimes` (JSON `[[start, n], ...]`), `rope_theta` |
-//! | `sparse_attn` | `q` [n, h, d], `kv` [rows, d], `sink` [h], `idx` [n, cols] | `o` | |
-//! | `act_quant` | `x` [.., d] | `y` | |
-//! | `apply_rotary` | `x` [n, .., d], `pos` [n] | `y` | `rope_dim`, `rope_theta`, `inverse` (`true` or `false`) |
-//! | `rms_norm` | `x` [.., d], `w` [d] | `y` | `eps` |
-//! | `linear_bf16` | `x` [.., k], `w` [m, k] | `y` | |
+//! | `sparse_attn` | `q` `[n, h, d]`, `kv` `[rows, d]`, `sink` `[h]`, `idx` `[n, cols]` | `o` | |
+//! | `act_quant` | `x` `[.., d]` | `y` | |
+//! | `apply_rotary` | `x` `[n, .., d]`, `pos` `[n]` | `y` | `rope_dim`, `rope_theta`, `inverse` (`true` or `false`) |
+//! | `rms_norm` | `x` `[.., d]`, `w` `[d]` | `y` | `eps` |
+//! | `linear_bf16` | `x` `[.., k]`, `w` `[m, k]` | `y` | |
 //!
 //! Floats are BF16 or F32. Results are compared at [`Tolerance::BF16`]; indices and `act_quant`
 //! exactly.

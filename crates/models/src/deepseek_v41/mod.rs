@@ -1,5 +1,5 @@
 //! DeepSeek-V4.1-Flash (text): configuration, tensors, the forward pass as a machine, state, and
-//! the attention [`reference`] for authors of kernels.
+//! the attention [`mod@reference`] for authors of kernels.
 //!
 //! Reading order: `layer.rs` is one layer with everything it calls by name; `attention.rs` is
 //! attention in its five roles, with `compressor.rs` and `indexer.rs`; `moe.rs`, `hc.rs` and

@@ -185,7 +185,7 @@ pub(crate) fn kda_step(backend: Backend, step: kda::Step) {
 /// Defines a backend's entry points: the generic kernels compiled for its instruction set.
 macro_rules! entry_points {
     ($features:literal, $lanes:ty) => {
-        /// [`matmul::rows`] on this instruction set.
+        /// `matmul::rows` on this instruction set.
         ///
         /// # Safety
         /// The machine has the instruction set; `out` as in [`super::Output::put`].
