@@ -81,20 +81,20 @@ impl<'a> Object<'a> {
         if !bytes.starts_with(b"\x7fELF\x02\x01") || bytes.len() < EHDR {
             return Err("llc did not write a little-endian 64-bit ELF object".to_owned());
         }
-        let table = word(bytes, 40)? as usize;
+        let table = place(bytes, 40)?;
         let (count, names) = (half(bytes, 60)? as usize, half(bytes, 62)? as usize);
-        let names = word(bytes, table + names * SHDR + 24)? as usize;
+        let names = place(bytes, table + names * SHDR + 24)?;
         let sections = (0..count).map(|i| {
             let at = table + i * SHDR;
             Ok(Section {
                 name: text(bytes, names + int(bytes, at)? as usize)?,
                 kind: int(bytes, at + 4)?,
                 flags: word(bytes, at + 8)?,
-                offset: word(bytes, at + 24)? as usize,
-                size: word(bytes, at + 32)? as usize,
+                offset: place(bytes, at + 24)?,
+                size: place(bytes, at + 32)?,
                 link: int(bytes, at + 40)? as usize,
                 info: int(bytes, at + 44)? as usize,
-                align: word(bytes, at + 48)?.max(1) as usize,
+                align: place(bytes, at + 48)?.max(1),
             })
         });
         let sections = sections.collect::<Result<Vec<_>>>()?;
@@ -149,14 +149,15 @@ impl Image {
     fn address(&self, symbol: &Symbol) -> Result<u64> {
         let placed = self.placed.get(symbol.section).copied().flatten();
         let placed = placed.ok_or(format!("`{}` is not in a loaded section", symbol.name))?;
-        Ok(placed.offset + symbol.value + if placed.is_text { TEXT } else { 0 })
+        let start = placed.offset + if placed.is_text { TEXT } else { 0 };
+        Ok(start.wrapping_add(symbol.value))
     }
 
     fn relocate(&mut self, object: &Object<'_>) -> Result<()> {
         for s in object.sections.iter().filter(|s| s.kind == section::RELOCATIONS) {
             let Some(target) = self.placed.get(s.info).copied().flatten() else { continue };
             for at in (s.offset..s.offset + s.size).step_by(RELOCATION) {
-                let offset = (word(object.bytes, at)? + target.offset) as usize;
+                let offset = place(object.bytes, at)? + target.offset as usize;
                 let info = word(object.bytes, at + 8)?;
                 let symbol = object.symbols.get((info >> 32) as usize);
                 let symbol = symbol.ok_or("a relocation against no symbol")?;
@@ -170,6 +171,7 @@ impl Image {
         let address = if symbol.section == 0 { None } else { Some(self.address(symbol)?) };
         let defined = || address.ok_or(format!("undefined symbol `{}`", symbol.name));
         let image = if in_text { &mut self.text } else { &mut self.constants };
+        word(image, at)?;
         match kind {
             relocation::IMMEDIATE => {
                 let low = int(image, at + 4)? as u64 | (int(image, at + 12)? as u64) << 32;
@@ -189,8 +191,8 @@ impl Image {
                             0 => (int(image, at + 4)? as i32 as i64 + 1) * 8,
                             _ => 0,
                         };
-                        let to = (address - TEXT) as i64 + inside;
-                        (0x10, ((to - at as i64) / 8 - 1) as u32)
+                        let to = (address.wrapping_sub(TEXT) as i64).wrapping_add(inside);
+                        (0x10, (to.wrapping_sub(at as i64) / 8 - 1) as u32)
                     }
                     None if symbol.name == "abort" || symbol.name.starts_with("sol_") => {
                         (0, murmur3(symbol.name.as_bytes()))
@@ -247,6 +249,12 @@ fn int(bytes: &[u8], at: usize) -> Result<u32> {
 
 fn word(bytes: &[u8], at: usize) -> Result<u64> {
     bytes_at(bytes, at).map(u64::from_le_bytes)
+}
+
+/// An offset or a size in the object itself: sums of a few of them cannot overflow.
+fn place(bytes: &[u8], at: usize) -> Result<usize> {
+    let value = usize::try_from(word(bytes, at)?).ok().filter(|value| *value <= bytes.len());
+    value.ok_or(format!("an offset beyond the object's end at byte {at}"))
 }
 
 fn text(bytes: &[u8], at: usize) -> Result<String> {
