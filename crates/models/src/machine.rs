@@ -400,3 +400,13 @@ pub enum StepError {
         bytes: usize,
     },
 }
+
+impl StepError {
+    /// What a step answers to anything fed that it does not want now.
+    pub(crate) fn unwanted(step: &impl Step, fed: &Fed<'_>) -> StepError {
+        StepError::Unexpected {
+            wanted: step.want().map_or("nothing", |w| w.kind()).into(),
+            fed: fed.kind().into(),
+        }
+    }
+}

@@ -70,7 +70,7 @@ pub struct Wishes {
     pub experts: Option<usize>,
 }
 
-/// The program itself, its threads' stacks and allocator slack, measured on a small model.
+/// The program itself, its threads' stacks and allocator slack: an estimate, not yet measured.
 pub const PROCESS: u64 = 48 << 20;
 /// Ring slots if nothing else is asked for: one is computed with while the other is read.
 pub const RING: usize = 2;

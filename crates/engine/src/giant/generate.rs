@@ -12,9 +12,8 @@ use crate::Error;
 /// Positions of a prefill step when nothing else limits it.
 pub const DEFAULT_CHUNK: usize = 256;
 
-/// What ended a generation. The names are OpenAI's `finish_reason`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
+/// What ended a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// One of the end ids was chosen.
     Stop,
@@ -22,6 +21,17 @@ pub enum FinishReason {
     Length,
     /// The listener asked to stop.
     Cancelled,
+}
+
+impl FinishReason {
+    /// OpenAI's name for it in `finish_reason`; theirs has none for a cancelled one.
+    pub fn name(self) -> &'static str {
+        match self {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Cancelled => "cancelled",
+        }
+    }
 }
 
 /// One step's cost.

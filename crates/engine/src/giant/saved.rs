@@ -2,7 +2,6 @@
 //! a digest over all of it.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use models::machine::{Snapshot, SnapshotError};
 use store::Digest;
@@ -34,8 +33,7 @@ pub fn save(
     let ids: Vec<String> = pending.iter().map(u32::to_string).collect();
     snapshot.meta.insert(PENDING.into(), ids.join(","));
     snapshot.meta.insert(DIGEST.into(), digest(&snapshot));
-    let disk = store::io::Real::shared();
-    Ok(store::atomic::write(&disk as &Arc<dyn store::io::Disk>, path, &snapshot.write())?)
+    files::write_atomically(path, &[&snapshot.write()])
 }
 
 /// Reads a sequence back, to the same bits, and its pending ids. It may grow by `room` positions

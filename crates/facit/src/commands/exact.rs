@@ -10,6 +10,7 @@ use engine::session::Stop;
 use engine::{Digest, Params, Session};
 use serde::Serialize;
 
+use super::completion::Completion;
 use super::options::ModelOptions;
 use crate::exit::{Code, Usage};
 use crate::signals::Signals;
@@ -112,31 +113,8 @@ fn ends_mid_line(session: &Session<'_>, options: &RunOptions) -> bool {
     !options.json && ui::interactive() && !session.text().ends_with(b"\n")
 }
 
-/// The outcome, in the shape and under the names of OpenAI's text completions, and what they have
-/// no name for under `facit`.
-#[derive(Serialize)]
-struct Report {
-    object: &'static str,
-    model: String,
-    choices: [Choice; 1],
-    usage: Usages,
-    facit: Facit,
-}
-
-#[derive(Serialize)]
-struct Choice {
-    index: u32,
-    text: String,
-    finish_reason: Option<&'static str>,
-    token_ids: Vec<u32>,
-}
-
-#[derive(Serialize)]
-struct Usages {
-    prompt_tokens: u32,
-    completion_tokens: u32,
-    total_tokens: u32,
-}
+/// The outcome of a run of the exact core.
+type Report = Completion<Facit>;
 
 #[derive(Serialize)]
 struct Facit {
@@ -173,38 +151,27 @@ impl Report {
             Stop::Paused => None,
         };
         let temperature = session.temperature();
-        Self {
-            object: "text_completion",
-            model: session.model().name().into(),
-            choices: [Choice {
-                index: 0,
-                text: String::from_utf8_lossy(session.text()).into_owned(),
-                finish_reason,
-                token_ids: session.tokens(),
-            }],
-            usage: Usages {
-                prompt_tokens: info.prompt_tokens,
-                completion_tokens: info.generated,
-                total_tokens: info.prompt_tokens + info.generated,
-            },
-            facit: Facit {
-                numerics: engine::NUMERICS,
-                model_sha256: session.model().digest(),
-                state_sha256: Digest::of(session.state()),
-                complete: info.complete,
-                max_tokens: session.max_tokens(),
-                temperature: temperature.to_string(),
-                temperature_q16: temperature.q16(),
-                turns: info.turns,
-                turns_now: info.turns - before.turns,
-                backend: session.backend().name(),
-                threads: session.threads(),
-                seconds,
-                positions_per_second: f64::from(info.position - before.position) / seconds,
-                saved: options.save.clone(),
-                receipt: receipt.cloned(),
-            },
-        }
+        let facit = Facit {
+            numerics: engine::NUMERICS,
+            model_sha256: session.model().digest(),
+            state_sha256: Digest::of(session.state()),
+            complete: info.complete,
+            max_tokens: session.max_tokens(),
+            temperature: temperature.to_string(),
+            temperature_q16: temperature.q16(),
+            turns: info.turns,
+            turns_now: info.turns - before.turns,
+            backend: session.backend().name(),
+            threads: session.threads(),
+            seconds,
+            positions_per_second: f64::from(info.position - before.position) / seconds,
+            saved: options.save.clone(),
+            receipt: receipt.cloned(),
+        };
+        let text = String::from_utf8_lossy(session.text()).into_owned();
+        let prompt_tokens = info.prompt_tokens as usize;
+        let name = session.model().name().into();
+        Self::of(name, prompt_tokens, session.tokens(), text, finish_reason, facit)
     }
 
     /// The report for people.

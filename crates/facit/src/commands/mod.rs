@@ -4,6 +4,7 @@ mod bench;
 mod cache_sim;
 mod check_op;
 mod compare;
+mod completion;
 mod convert;
 mod exact;
 mod giant;

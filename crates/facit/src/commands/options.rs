@@ -50,11 +50,11 @@ impl ModelOptions {
     }
 }
 
-/// Directories hold models of another kind than the exact core's.
+/// Directories hold models of another kind than the exact core's; only `run` takes both.
 pub fn refuse_directory(path: &Path) -> Usage {
     Usage(format!(
-        "{} is a model directory (it has a config.json), and this version runs only models made by \
-         `facit convert` and the built-in one",
+        "{} is a model directory (it has a config.json), and this command is for models made by \
+         `facit convert` and the built-in one: `facit run` and `facit plan` take directories",
         path.display()
     ))
 }

@@ -298,10 +298,7 @@ impl<'a> Step<'a> {
                 self.head(kernels, done, tensors, rows)
             }
             (Phase::Failed, _) => Err(StepError::Failed),
-            _ => Err(StepError::Unexpected {
-                wanted: machine::Step::want(self).map_or("nothing", |w| w.kind()).into(),
-                fed: fed.kind().into(),
-            }),
+            _ => Err(StepError::unwanted(self, fed)),
         }
     }
 }

@@ -12,6 +12,7 @@ use engine::giant::{
 use serde::Serialize;
 use text::{Tokenizer, Utf8Stream};
 
+use super::super::completion::Completion;
 use super::GiantOptions;
 use crate::exit::{Code, Usage};
 use crate::signals::Signals;
@@ -257,30 +258,8 @@ struct Numbers {
     planned: u64,
 }
 
-/// The outcome, in the shape and under the names of OpenAI's text completions.
-#[derive(Serialize)]
-struct Report {
-    object: &'static str,
-    model: String,
-    choices: [Choice; 1],
-    usage: Usages,
-    facit: Facit,
-}
-
-#[derive(Serialize)]
-struct Choice {
-    index: u32,
-    text: String,
-    finish_reason: FinishReason,
-    token_ids: Vec<u32>,
-}
-
-#[derive(Serialize)]
-struct Usages {
-    prompt_tokens: usize,
-    completion_tokens: usize,
-    total_tokens: usize,
-}
+/// The outcome of a run of a model directory.
+type Report = Completion<Facit>;
 
 #[derive(Serialize)]
 struct Facit {
@@ -313,40 +292,28 @@ impl Report {
     ) -> Report {
         let made = writer.ids.len();
         let decode = n.seconds - writer.prefill_seconds;
-        Report {
-            object: "text_completion",
-            model: asked.dir.display().to_string(),
-            choices: [Choice {
-                index: 0,
-                text: writer.text.clone(),
-                finish_reason: finish,
-                token_ids: writer.ids.clone(),
-            }],
-            usage: Usages {
-                prompt_tokens: n.prompt_tokens,
-                completion_tokens: made,
-                total_tokens: n.prompt_tokens + made,
-            },
-            facit: Facit {
-                numerics: engine.numerics_id(),
-                model_digest: checkpoint.digest().to_string(),
-                position: n.began_at + n.prompt_tokens + made.saturating_sub(1),
-                temperature: n.sampling.temperature,
-                top_p: n.sampling.top_p,
-                top_k: n.sampling.top_k,
-                seed: n.sampling.seed,
-                threads: n.threads,
-                seconds: n.seconds,
-                prefill_seconds: writer.prefill_seconds,
-                // The first token comes with the prefill.
-                tokens_per_second: (made > 1).then(|| (made - 1) as f64 / decode),
-                read: engine.counters(),
-                planned_bytes: n.planned,
-                peak_resident_bytes: store::memory::peak_resident(),
-                saved: asked.options.save_state.clone(),
-                logits: asked.options.dump_logits.clone(),
-            },
-        }
+        let facit = Facit {
+            numerics: engine.numerics_id(),
+            model_digest: checkpoint.digest().to_string(),
+            position: n.began_at + n.prompt_tokens + made.saturating_sub(1),
+            temperature: n.sampling.temperature,
+            top_p: n.sampling.top_p,
+            top_k: n.sampling.top_k,
+            seed: n.sampling.seed,
+            threads: n.threads,
+            seconds: n.seconds,
+            prefill_seconds: writer.prefill_seconds,
+            // The first token comes with the prefill.
+            tokens_per_second: (made > 1).then(|| (made - 1) as f64 / decode),
+            read: engine.counters(),
+            planned_bytes: n.planned,
+            peak_resident_bytes: store::memory::peak_resident(),
+            saved: asked.options.save_state.clone(),
+            logits: asked.options.dump_logits.clone(),
+        };
+        let (ids, text) = (writer.ids.clone(), writer.text.clone());
+        let model = asked.dir.display().to_string();
+        Report::of(model, n.prompt_tokens, ids, text, Some(finish.name()), facit)
     }
 
     /// The report for people.
