@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the cross-target checks need on a Debian 12 system (run as root): a second Rust compiler with the
-# library's source (for WebAssembly, the Solana VM, aarch64 and s390x), LLVM's linkers, qemu, Chromium.
+# library's source (for WebAssembly, the Solana VM, aarch64 and s390x), LLVM's linkers, qemu, Bochs, Chromium.
 # The engine itself and `cargo test` need none of this. Safe to run again.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
@@ -9,6 +9,7 @@ packages=(
   rustc-web cargo-web rust-web-src libstd-rust-web-dev-bpf
   qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-s390x-linux-gnu libc6-dev-s390x-cross
   chromium
+  bochs bochs-term bochsbios vgabios
 )
 missing() { for p in "$@"; do dpkg -s "$p" 2>/dev/null | grep -q '^Status: install ok' || echo "$p"; done; }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod arch;
+mod avx512;
 mod ci;
 mod sbf;
 mod shell;
@@ -26,6 +27,8 @@ enum Chore {
     Ci,
     /// The suites of `fixed` and `numerics` under qemu: aarch64 (NEON) and s390x (big-endian).
     Arch,
+    /// The arithmetic of `fixed` on an emulated processor with AVX-512 VNNI.
+    Avx512,
     /// The Solana program: built with Debian's compiler, run in the validators' virtual machine.
     Sbf,
     /// The core as WebAssembly, with and without SIMD, and the web page in target/web.
@@ -42,6 +45,7 @@ fn main() -> anyhow::Result<()> {
     match Args::parse().chore {
         Chore::Ci => ci::run(),
         Chore::Arch => arch::run(),
+        Chore::Avx512 => avx512::run(),
         Chore::Sbf => sbf::run(),
         Chore::Wasm => wasm::run(),
         Chore::Web => wasm::test(),

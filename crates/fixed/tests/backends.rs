@@ -1,8 +1,28 @@
-//! Every backend of this machine against the definition, bit for bit.
+//! Every backend of this machine against the definition, bit for bit. `cargo xtask avx512` runs the
+//! same tests on an emulated processor, without an operating system.
 #![cfg(feature = "std")]
 
 use fixed::arith::words::{I32, I64};
 use fixed::arith::{Backend, Input, Overflow, Rows, Scratch, plain};
+use std::vec::Vec;
+
+/// The tests for a machine without a test harness.
+pub const ALL: &[(&str, fn())] = &[
+    ("products_of_every_width_equal_the_definition", products_of_every_width_equal_the_definition),
+    (
+        "products_at_the_edges_of_the_digits_equal_the_definition",
+        products_at_the_edges_of_the_digits_equal_the_definition,
+    ),
+    ("products_of_extreme_values_do_not_overflow", products_of_extreme_values_do_not_overflow),
+    ("every_byte_value_is_unsigned", every_byte_value_is_unsigned),
+    ("a_prepared_input_forgets_the_one_before", a_prepared_input_forgets_the_one_before),
+    ("attention_equals_the_definition", attention_equals_the_definition),
+    (
+        "probabilities_at_whole_quotients_equal_the_definition",
+        probabilities_at_whole_quotients_equal_the_definition,
+    ),
+    ("normalisation_equals_the_definition", normalisation_equals_the_definition),
+];
 
 /// splitmix64: enough randomness for tests, the same on every machine.
 struct Random(u64);
@@ -77,7 +97,7 @@ fn check_product(matrix: &Matrix, x: &[I64], what: &str) {
 }
 
 /// Catches wrong tails: widths around every register and block size, rows that do not fill a group.
-#[test]
+#[cfg_attr(test, test)]
 fn products_of_every_width_equal_the_definition() {
     let mut random = Random(1);
     for cols in (1..=200).chain([255, 256, 257, 511, 512, 513, 544, 1023, 1024, 1025, 1500]) {
@@ -91,7 +111,7 @@ fn products_of_every_width_equal_the_definition() {
 }
 
 /// Catches digits that miss a bound by one: every power of two and its neighbours, both signs.
-#[test]
+#[cfg_attr(test, test)]
 fn products_at_the_edges_of_the_digits_equal_the_definition() {
     let mut random = Random(2);
     for cols in [33, 64, 100] {
@@ -112,7 +132,7 @@ fn products_at_the_edges_of_the_digits_equal_the_definition() {
 
 /// Catches 32-bit sums that overflow: the largest bytes times the largest digits of both signs, at
 /// the widest matrix a configuration allows and beyond the parts rows are summed in.
-#[test]
+#[cfg_attr(test, test)]
 fn products_of_extreme_values_do_not_overflow() {
     let edges =
         [i64::MIN, i64::MAX, 0x7F7F_7F7F_7F7F_7F7F, -0x7F80_7F80_7F80_7F80, i32::MIN as i64];
@@ -129,7 +149,7 @@ fn products_of_extreme_values_do_not_overflow() {
 }
 
 /// Catches a byte taken for signed: each byte value alone in its row.
-#[test]
+#[cfg_attr(test, test)]
 fn every_byte_value_is_unsigned() {
     let mut byte = 0u8;
     let matrix = Matrix::new(256, 64, || {
@@ -140,7 +160,7 @@ fn every_byte_value_is_unsigned() {
 }
 
 /// Catches an input that remembers a longer or larger one prepared before it.
-#[test]
+#[cfg_attr(test, test)]
 fn a_prepared_input_forgets_the_one_before() {
     let mut random = Random(3);
     for backend in Backend::supported() {
@@ -159,7 +179,7 @@ fn a_prepared_input_forgets_the_one_before() {
 
 /// Catches attention shortcuts used where they are not exact, wrong ranges and lost remainders:
 /// head sizes around the register sizes, values of every size, turns that stop at any unit.
-#[test]
+#[cfg_attr(test, test)]
 fn attention_equals_the_definition() {
     let mut random = Random(4);
     for (case, size) in
@@ -236,7 +256,7 @@ fn attention_equals_the_definition() {
 }
 
 /// Catches a reciprocal that is off by one: quotients at and next to whole numbers.
-#[test]
+#[cfg_attr(test, test)]
 fn probabilities_at_whole_quotients_equal_the_definition() {
     let mut random = Random(5);
     for log in 24..48 {
@@ -263,7 +283,7 @@ fn probabilities_at_whole_quotients_equal_the_definition() {
 }
 
 /// Catches a root or a quotient that is off by one, and sums of squares that have to wrap.
-#[test]
+#[cfg_attr(test, test)]
 fn normalisation_equals_the_definition() {
     let mut random = Random(6);
     for (case, len) in [2, 3, 10, 64, 288, 1000].repeat(40).into_iter().enumerate() {
@@ -290,6 +310,7 @@ fn normalisation_equals_the_definition() {
 
 /// Fails, rather than skips, where the processor has a backend's instructions and the backend is
 /// not offered.
+#[cfg(test)]
 #[test]
 #[allow(clippy::print_stdout)]
 fn a_backend_the_processor_has_is_supported() {

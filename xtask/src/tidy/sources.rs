@@ -16,6 +16,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "crates/store/src/",
     "crates/testkit/src/",
     "onchain/",
+    "xtask/avx512/",
 ];
 
 /// Strings that would tie the project to a workplace or a download host.
