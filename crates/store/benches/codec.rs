@@ -27,6 +27,12 @@ fn weights() -> Vec<u8> {
     out
 }
 
+/// Nanoseconds of processor time of this thread, which other processes do not lengthen.
+fn cpu() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9
+}
+
 fn main() {
     let raw = weights();
     let start = Instant::now();
@@ -61,6 +67,23 @@ fn main() {
             decode(code, out).unwrap();
         }
     });
+    let before = cpu();
+    for (code, out) in blocks.iter().zip(out.chunks_mut(BLOCK)) {
+        decode(code, out).unwrap();
+    }
+    let decode_cpu = cpu() - before;
+    let before = cpu();
+    let mut code = Vec::new();
+    for block in raw.chunks(BLOCK) {
+        code.clear();
+        encode(block, &mut code);
+    }
+    let encode_cpu = cpu() - before;
+    println!(
+        "a second of processor time: encodes {:.2} GB, decodes {:.2} GB",
+        gb / encode_cpu,
+        gb / decode_cpu
+    );
     let two = time(&mut || {
         let half = blocks.len() / 2;
         let (a, b) = out.split_at_mut(half * BLOCK);

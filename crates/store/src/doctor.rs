@@ -1,17 +1,20 @@
 //! `doctor`: the disk measured the way the engine reads.
 
-use crate::direct::{AlignedBuf, DirectFile};
+use crate::direct::{AlignedBuf, Backend, DirectFile, Done, Reader, Request, Window};
 use crate::io::{DIRECT_ALIGN, Disk, Mode, write_all_at};
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// Requests in flight at which large reads are measured.
 pub const DEPTHS: [usize; 3] = [1, 4, 16];
 /// Bytes of a large read.
 const LARGE: u64 = 1 << 20;
+/// Bytes of a request made of large reads, and how many wait at a time.
+const REQUEST: u64 = 16 << 20;
+const QUEUED: u64 = 3;
 /// Bytes of the smallest rows that models look up.
 pub const SMALL: u64 = 264;
 
@@ -56,45 +59,75 @@ pub fn measure(disk: &dyn Disk, path: &Path, time: Duration) -> Result<DiskRepor
         let problem = format!("only {size} bytes: too short to measure a disk with");
         return Err(Error::format(path, problem));
     }
-    let rate = |depth, small| run(&file, size, depth, small, time);
-    let large = DEPTHS.iter().map(|&d| rate(d, false)).collect::<Result<Vec<_>>>()?;
-    let small = [1, 16].iter().map(|&d| rate(d, true)).collect::<Result<Vec<_>>>()?;
+    let file = Arc::new(file);
+    let large = DEPTHS.iter().map(|&d| large(&file, size, d, time)).collect::<Result<Vec<_>>>()?;
+    let small = [1, 16].iter().map(|&d| small(&file, size, d, time)).collect::<Result<Vec<_>>>()?;
     let direct = file.event().is_none();
     Ok(DiskReport { file: path.to_owned(), size, direct, large, small })
 }
 
-/// `depth` threads with one request each.
-fn run(file: &DirectFile, size: u64, depth: usize, small: bool, time: Duration) -> Result<Rate> {
-    let blocks = size / LARGE;
-    let (next, stop, reads) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
-    let length = if small { DIRECT_ALIGN } else { LARGE };
+/// Large reads through the engine's own reader, which is kept supplied.
+fn large(file: &Arc<DirectFile>, size: u64, depth: usize, time: Duration) -> Result<Rate> {
+    let (send, receive) = mpsc::channel();
+    let reader = Reader::with_depth(Backend::Auto, depth, move |done: Done| {
+        // After the last answer nobody listens.
+        let _ = send.send(done);
+    });
+    let places = size / REQUEST.min(size);
+    let len = REQUEST.min(size) as usize / LARGE as usize * LARGE as usize;
+    let submit = |i: u64, buf| {
+        let offset = i % places * REQUEST;
+        let window = Window { file: Arc::clone(file), offset, len, need: len, at: 0 };
+        reader.submit(Request { id: i, urgent: false, windows: vec![window], buf });
+    };
+    for i in 0..QUEUED {
+        submit(i, AlignedBuf::new(len, "measuring")?);
+    }
+    // What the first buffers cost when they are first touched is not the disk's.
+    let (mut next, mut start, mut bytes) = (QUEUED, Instant::now(), 0);
+    while start.elapsed() < time || next <= 2 * QUEUED {
+        let Ok(done) = receive.recv() else { break };
+        done.result.map_err(|f| Error::io("read", file.path(), f.source))?;
+        if next == 2 * QUEUED {
+            (start, bytes) = (Instant::now(), 0);
+        } else {
+            bytes += len as u64;
+        }
+        submit(next, done.buf);
+        next += 1;
+    }
+    let rate = bytes as f64 / start.elapsed().as_secs_f64();
+    Ok(Rate { depth, reads: rate / LARGE as f64, bytes: rate })
+}
+
+/// Small reads at random places on `depth` threads.
+fn small(file: &DirectFile, size: u64, depth: usize, time: Duration) -> Result<Rate> {
+    let pages = size / DIRECT_ALIGN;
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let start = Instant::now();
-    let work = || -> Result<()> {
-        let mut buf = AlignedBuf::new(length as usize, "measuring")?;
-        while !stop.load(Ordering::Relaxed) && start.elapsed() < time {
+    let work = || -> Result<u64> {
+        let mut buf = AlignedBuf::new(DIRECT_ALIGN as usize, "measuring")?;
+        let mut reads = 0;
+        while !stop.load(Ordering::Relaxed) && (start.elapsed() < time || reads == 0) {
+            // A multiplicative hash jumps about.
             let i = next.fetch_add(1, Ordering::Relaxed);
-            // Small reads jump about by a multiplicative hash.
-            let pages = blocks * (LARGE / DIRECT_ALIGN);
-            let offset = match small {
-                true => i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % pages * DIRECT_ALIGN,
-                false => i % blocks * LARGE,
-            };
-            file.read_window(&mut buf[..length as usize], offset, length as usize, 0)
+            let offset = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % pages * DIRECT_ALIGN;
+            file.read_window(&mut buf, offset, SMALL as usize, 0)
                 .inspect_err(|_| stop.store(true, Ordering::Relaxed))
                 .map_err(|e| Error::io("read", file.path(), e))?;
-            reads.fetch_add(1, Ordering::Relaxed);
+            reads += 1;
         }
-        Ok(())
+        Ok(reads)
     };
-    std::thread::scope(|s| {
+    let reads = std::thread::scope(|s| {
         let threads: Vec<_> = (0..depth).map(|_| s.spawn(work)).collect();
-        threads
-            .into_iter()
-            .try_for_each(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        threads.into_iter().try_fold(0, |sum, t| {
+            let reads = t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            Ok::<u64, Error>(sum + reads)
+        })
     })?;
-    let reads = reads.into_inner() as f64 / start.elapsed().as_secs_f64();
-    let bytes = reads * if small { SMALL } else { LARGE } as f64;
-    Ok(Rate { depth, reads, bytes })
+    let reads = reads as f64 / start.elapsed().as_secs_f64();
+    Ok(Rate { depth, reads, bytes: reads * SMALL as f64 })
 }
 
 /// A file to measure with, deleted when dropped.

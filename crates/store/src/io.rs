@@ -5,9 +5,11 @@
 //! the functions here, once; callers get all the bytes or an error.
 
 mod faulty;
+mod memory;
 mod real;
 
 pub use faulty::{Action, Faulty, Op, Rule};
+pub use memory::Memory;
 pub use real::Real;
 
 use std::fmt;

@@ -266,3 +266,51 @@ fn check_end(whole: &[u8]) -> usize {
     let len = u64::from_le_bytes(whole[whole.len() - 16..whole.len() - 8].try_into().unwrap());
     whole.len() - 48 - len as usize
 }
+
+/// Not a test by itself: the process that the next test kills.
+#[test]
+#[ignore = "run by a_killed_process_leaves_nothing_that_is_believed"]
+fn packs_slowly() {
+    let dir = std::env::var("FACIT_TEST_DIR").unwrap();
+    let dir = Path::new(&dir);
+    let index = Index::open(dir).unwrap();
+    let slow = |_| {
+        std::thread::sleep(std::time::Duration::from_millis(15));
+        true
+    };
+    pack(&Real::shared(), &index, &layout(), &dir.join(TRUNK_FILE), Codec::Bf16, 1, slow).unwrap();
+}
+
+/// SIGKILL at several moments: the trunk is never seen half-written, and the next run
+/// continues to the same bytes.
+#[test]
+fn a_killed_process_leaves_nothing_that_is_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = write(dir.path());
+    let path = dir.path().join(TRUNK_FILE);
+    pack_on(&Real::shared(), dir.path(), &index, Codec::Bf16).unwrap();
+    let whole = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let mut killed = 0;
+    for millis in [20, 60, 110, 160] {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "packs_slowly", "--ignored"])
+            .env("FACIT_TEST_DIR", dir.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // Counted from when it has begun to write.
+        let partial = dir.path().join(format!("{TRUNK_FILE}.partial"));
+        while !partial.exists() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(millis));
+        killed += usize::from(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!path.exists() || fs::read(&path).unwrap() == whole);
+    }
+    assert!(killed > 0, "every child was done before it could be killed");
+    pack_on(&Real::shared(), dir.path(), &index, Codec::Bf16).unwrap();
+    assert!(fs::read(&path).unwrap() == whole);
+}

@@ -222,6 +222,15 @@ impl Reader {
     /// Starts the threads. `sink` is called on one of them for every finished request; it
     /// must not wait for other requests.
     pub fn new(backend: Backend, sink: impl Fn(Done) + Send + Sync + 'static) -> Self {
+        Self::with_depth(backend, DEPTH, sink)
+    }
+
+    /// Like [`Reader::new`], with at most `depth` parts in flight: for measuring.
+    pub fn with_depth(
+        backend: Backend,
+        depth: usize,
+        sink: impl Fn(Done) + Send + Sync + 'static,
+    ) -> Self {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             wake: Condvar::new(),
@@ -231,7 +240,7 @@ impl Reader {
         });
         let ring = match backend {
             Backend::Plain => None,
-            Backend::Auto => Some(Ring::new()),
+            Backend::Auto => Some(Ring::new(depth)),
         };
         let mut event = None;
         let spawn = |name: &str, f: Box<dyn FnOnce() + Send>| {
@@ -249,7 +258,7 @@ impl Reader {
             None => {}
         }
         if threads.is_empty() {
-            for _ in 0..FALLBACK_THREADS {
+            for _ in 0..depth.clamp(1, FALLBACK_THREADS) {
                 let s = Arc::clone(&shared);
                 threads.extend(spawn("store-read", Box::new(move || plain(&s))));
             }

@@ -1,7 +1,7 @@
 //! Reads through io_uring: one thread keeps a fixed number of requests in flight.
 #![allow(unsafe_code)]
 
-use super::reader::{CHUNK, DEPTH, Shared, read_chunk};
+use super::reader::{CHUNK, Shared, read_chunk};
 use super::{Done, ReadFailure, Request};
 use std::io;
 
@@ -14,7 +14,7 @@ pub(super) struct Ring;
 
 #[cfg(not(target_os = "linux"))]
 impl Ring {
-    pub fn new() -> io::Result<Self> {
+    pub fn new(_: usize) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
@@ -62,7 +62,7 @@ impl Active {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use super::{Active, DEPTH, Done, Shared, io, read_chunk};
+    use super::{Active, Done, Shared, io, read_chunk};
     use io_uring::{IoUring, opcode, types};
     use std::os::fd::AsRawFd;
 
@@ -74,19 +74,21 @@ mod linux {
         ring: IoUring,
         /// By slot; a slot is free if `None`.
         active: Vec<Option<Active>>,
-        flights: [Option<Flight>; DEPTH],
+        /// By entry; as many as the ring has.
+        flights: Vec<Option<Flight>>,
     }
 
     impl Ring {
         /// Probes whether io_uring works here: it may be compiled out, forbidden, or too old.
-        pub fn new() -> io::Result<Self> {
-            let ring = IoUring::new(DEPTH as u32)?;
+        pub fn new(depth: usize) -> io::Result<Self> {
+            let depth = depth.clamp(1, 4096);
+            let ring = IoUring::new(depth as u32)?;
             let mut probe = io_uring::Probe::new();
             ring.submitter().register_probe(&mut probe)?;
             if !probe.is_supported(opcode::Read::CODE) {
                 return Err(io::ErrorKind::Unsupported.into());
             }
-            Ok(Ring { ring, active: Vec::new(), flights: [None; DEPTH] })
+            Ok(Ring { ring, active: Vec::new(), flights: vec![None; depth] })
         }
 
         pub fn run(mut self, shared: &Shared) {
@@ -264,7 +266,7 @@ mod linux {
                     shared.finish(Done { id, buf, result: Err(failure) });
                 }
             }
-            self.flights = [None; DEPTH];
+            self.flights.fill(None);
         }
     }
 

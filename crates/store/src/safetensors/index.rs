@@ -97,6 +97,11 @@ impl Index {
         Self::open_with(disk, path, false)
     }
 
+    /// A single file on a given file system.
+    pub fn open_file(disk: &dyn Disk, path: &Path) -> Result<Self> {
+        Builder::default().build(disk, &[path.to_owned()], false, None)
+    }
+
     /// Like [`Index::open_on`], but shards that the index file names may be absent
     /// (a partial download); [`Index::absent`] lists them.
     pub fn open_partial(disk: &Arc<dyn Disk>, path: &Path) -> Result<Self> {
@@ -106,7 +111,7 @@ impl Index {
     fn open_with(disk: &Arc<dyn Disk>, path: &Path, partial: bool) -> Result<Self> {
         let meta = std::fs::metadata(path).map_err(|e| Error::io("open", path, e))?;
         if !meta.is_dir() {
-            return Builder::default().build(&**disk, &[path.to_owned()], false, None);
+            return Self::open_file(&**disk, path);
         }
         let map = WeightMap::open(&**disk, path)?;
         let names = match &map {
