@@ -22,8 +22,15 @@ fn on_disk() -> tempfile::TempDir {
 }
 
 /// Room for what the tests do; whatever memory there is.
-const DEMAND: Demand =
-    Demand { memory: None, context: 24, sequences: 1, chunk: 8, record: false, threads: 2 };
+const DEMAND: Demand = Demand {
+    memory: None,
+    context: 24,
+    sequences: 1,
+    work: (8, 16),
+    chunk: Some(8),
+    record: false,
+    threads: 2,
+};
 
 fn load(prepared: Prepared<'_>) -> Box<dyn Engine> {
     prepared.load(Kernels::new(Backend::detect(), 2), &mut |_| ()).unwrap()
@@ -40,7 +47,7 @@ fn tokens(engine: &mut dyn Engine, prompt: &[u32], chunk: usize, n: usize) -> (V
     let sequence = engine.open(prompt.len() + n).unwrap();
     let mut sampler = Sampler::new(Sampling::GREEDY, 0).unwrap();
     let (mut ids, mut bits) = (Vec::new(), Vec::new());
-    let request = Request { prompt, max_tokens: n, end: &[], chunk };
+    let request = Request { prompt, max_tokens: n, end: &[], chunk, drafts: 0 };
     let finish = generate(engine, sequence, &request, &mut sampler, &mut |event| {
         match event {
             Event::Token { id, .. } => ids.push(id),
@@ -49,7 +56,7 @@ fn tokens(engine: &mut dyn Engine, prompt: &[u32], chunk: usize, n: usize) -> (V
         }
         true
     });
-    assert_eq!(finish.unwrap(), FinishReason::Length);
+    assert_eq!(finish.unwrap().reason, FinishReason::Length);
     engine.close(sequence);
     (ids, bits)
 }
@@ -73,7 +80,7 @@ fn a_restored_sequence_goes_on_with_the_same_bits() {
     let mut engine = engine(dir.path());
     let a = engine.open(8).unwrap();
     engine.step(&[Work { sequence: a, tokens: &[1, 2, 3], logits: Logits::None }]).unwrap();
-    let saved = engine.save(a);
+    let saved = engine.save(a).write();
     let b = engine.restore(&saved, 8).unwrap();
     assert_eq!(engine.position(b), 3);
     let go = |sequence, engine: &mut dyn Engine| {

@@ -153,6 +153,41 @@ fn options_of_the_other_kind_of_model_are_refused() {
     facit(&["run", model, "--ids", "99999"]).ends(2, &["99999"]);
     facit(&["run", model, "--ids", IDS, "--top-p", "0"]).ends(2, &["top-p"]);
     facit(&["run", model, "--ids", IDS, "--backend", "none"]).ends(2, &["scalar"]);
+    facit(&["run", model, "--ids", IDS, "--drafts", "2"]).ends(2, &["draft"]);
+}
+
+/// Catches drafts that change a token or a logit, resident or streamed, and a state saved between
+/// the tokens of one step.
+#[test]
+fn drafts_change_no_token() {
+    let model = testkit::root().join("vectors/deepseek_v41/tiny_model");
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    let state = dir.path().join("state");
+    let ids = "5,9,2,31,7,7,12,40,3,18,5,9";
+    let run = |n: &str, to: &Path, more: &[&str]| {
+        let args =
+            ["run", text(&model), "--ids", ids, "-n", n, "--json", "--dump-logits", text(to)];
+        facit(&[&args[..], more].concat()).ok().json()
+    };
+    let plain = run("12", &a, &[]);
+    assert!(plain["facit"]["drafts"].is_null());
+    for more in [&["--drafts", "4"][..], &["--drafts", "2", "--memory", "60MB"]] {
+        let with = run("12", &b, more);
+        assert_eq!(with["choices"][0]["token_ids"], plain["choices"][0]["token_ids"]);
+        let drafts = &with["facit"]["drafts"];
+        assert!(drafts["drafted"].as_u64() > Some(0), "{drafts}");
+        facit(&["compare", text(&a), text(&b), "--exact"]).ok();
+    }
+    for n in 1..12 {
+        let more = ["--drafts", "4", "--save-state", text(&state)];
+        let first = run(&n.to_string(), &b, &more);
+        let rest = (12 - n).to_string();
+        let args = ["run", text(&model), "--resume", text(&state), "-n", &rest, "--json"];
+        let then = facit(&[&args[..], &["--drafts", "1"]].concat()).ok().json();
+        let ids = |r: &serde_json::Value| r["choices"][0]["token_ids"].as_array().unwrap().clone();
+        assert_eq!([ids(&first), ids(&then)].concat(), ids(&plain), "saved after {n}");
+    }
 }
 
 /// The committed small DeepSeek-V4.1: greedy tokens of its golden, text both ways.

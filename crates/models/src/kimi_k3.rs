@@ -26,7 +26,7 @@ pub use step::Step;
 
 use std::hash::{Hash, Hasher};
 
-use crate::machine::{self, Chunk, Layout, SnapshotError, StepError, Stored};
+use crate::machine::{self, Chunk, Layout, Snapshot, SnapshotError, StepError, Stored};
 
 /// A Kimi K3 whose every tensor has been found and checked.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl machine::Model for KimiK3 {
         Step::new(self, chunks)
     }
 
-    fn save(&self, state: &State, digest: &str) -> Vec<u8> {
+    fn save<'s>(&self, state: &'s State, digest: &str) -> Snapshot<'s> {
         state.save(&self.config, digest)
     }
 

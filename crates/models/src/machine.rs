@@ -113,10 +113,10 @@ pub trait Model {
         Ok(Round { tokens: vec![choose(step.logits())?.token], drafted: 0 })
     }
 
-    /// A state as a safetensors file. `digest` names the weights; it is stored and compared.
-    fn save(&self, state: &Self::State, digest: &str) -> Vec<u8>;
+    /// A state as tensors with metadata. `digest` names the weights; it is stored and compared.
+    fn save<'s>(&self, state: &'s Self::State, digest: &str) -> Snapshot<'s>;
 
-    /// The state a [`Model::save`] wrote, to the same bits, able to grow to `context` positions.
+    /// The state of a [`Model::save`] that was written to a file, to the same bits, able to grow to `context` positions.
     ///
     /// # Errors
     /// Refuses damaged files and states of another model, digest, numerics id or length.

@@ -117,9 +117,9 @@ fn saved_and_restored_at_every_position() {
         let mut state = m.new_state(64).unwrap();
         let mut got = Vec::new();
         for token in &all {
-            let saved = m.save(&state, "digest");
+            let saved = m.save(&state, "digest").write();
             state = m.restore(&saved, "digest", 64).unwrap();
-            assert!(m.save(&state, "digest") == saved);
+            assert!(m.save(&state, "digest").write() == saved);
             got.extend(bits(&host.logits(&m, &kernels(), &mut state, &[*token], 1).unwrap()));
         }
         assert_eq!(got, want);
@@ -133,7 +133,7 @@ fn foreign_and_damaged_states_are_refused() {
     let m = model(&host, Regime::W8a8, true);
     let mut state = m.new_state(64).unwrap();
     host.logits(&m, &kernels(), &mut state, &ids(), 16).unwrap();
-    let saved = m.save(&state, "digest");
+    let saved = m.save(&state, "digest").write();
     let differs = |r: Result<_, SnapshotError>| matches!(r, Err(SnapshotError::Differs { .. }));
     assert!(differs(m.restore(&saved, "other", 64).map(|_| ())));
     assert!(differs(model(&host, Regime::Bf16, true).restore(&saved, "digest", 64).map(|_| ())));
@@ -165,7 +165,7 @@ fn a_failing_read_leaves_the_state_as_it_was() {
     let m = model(&host, Regime::W8a8, true);
     let mut state = m.new_state(64).unwrap();
     host.logits(&m, &kernels(), &mut state, &ids()[..9], 9).unwrap();
-    let before = m.save(&state, "");
+    let before = m.save(&state, "").write();
     let mut reads = 0;
     loop {
         host.habits.fail_at = Some(reads);
@@ -174,11 +174,11 @@ fn a_failing_read_leaves_the_state_as_it_was() {
             break;
         }
         assert_eq!(result, Err(HostError::Fault(reads)));
-        assert!(m.save(&state, "") == before, "read {reads}");
+        assert!(m.save(&state, "").write() == before, "read {reads}");
         reads += 1;
     }
     assert!(reads > 40, "{reads} reads");
-    assert!(m.save(&state, "") != before);
+    assert!(m.save(&state, "").write() != before);
 }
 
 /// Catches a machine that asks in another order than its host may rely on, or asks again for

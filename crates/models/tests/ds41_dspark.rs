@@ -154,7 +154,7 @@ fn decode(
     }
     assert_eq!(m.position(&state), 11 + count - 1);
     // The rings depend on when drafts were made; the backbone's state must not.
-    let mut plain = m.save(&state, "d");
+    let mut plain = m.save(&state, "d").write();
     let cut = plain.windows(4).position(|w| w == b"mtp.").unwrap_or(plain.len());
     plain.truncate(cut);
     (tokens, plain, acceptance)
@@ -216,7 +216,10 @@ fn a_committed_prefix_is_as_if_the_rest_had_not_been() {
             let mut step = m.step(vec![chunk]).unwrap().hold();
             host.drive(m.layout(), &kernels(), &mut step).unwrap();
             step.commit(&[keep]).unwrap();
-            assert!(m.save(&state, "") == m.save(&plain, ""), "{keep} of 5 after {start}");
+            assert!(
+                m.save(&state, "").write() == m.save(&plain, "").write(),
+                "{keep} of 5 after {start}"
+            );
         }
     }
 }
@@ -231,12 +234,12 @@ fn failures_leave_the_state_alone_and_misuse_is_refused() {
     let mut state = m.new_state(20).unwrap();
     assert_eq!(m.draft(&mut state, 5).map(|_| ()), Err(StepError::Empty));
     feed(&host, &m, &mut state, &ids()[..11]);
-    let before = m.save(&state, "");
+    let before = m.save(&state, "").write();
     for fail_at in 0..12 {
         host.habits.fail_at = Some(fail_at);
         let mut draft = m.draft(&mut state, 303).unwrap();
         if host.drive(m.layout(), &k, &mut draft).is_err() {
-            assert!(m.save(&state, "") == before, "read {fail_at}");
+            assert!(m.save(&state, "").write() == before, "read {fail_at}");
         }
     }
     host.habits.fail_at = None;

@@ -59,7 +59,7 @@ fn planned_bytes_bound_what_is_allocated() {
         drop(out);
     }
     let with = ALLOC.now();
-    let saved = m.save(&state, "").len();
+    let saved = m.save(&state, "").write().len();
     drop(state);
     let took = with - ALLOC.now();
     let planned = m.state_bytes(354);

@@ -75,11 +75,16 @@ fn chunks_of_any_size_give_the_same_bits() {
         let long: Vec<u32> =
             (0..48).map(|i| if i < 16 { ids()[i] } else { (i * 37 % 384) as u32 }).collect();
         let (want, state) = run(&host, &m, &long, 1);
-        let saved = m.save(&state, "d");
+        let saved = m.save(&state, "d").write();
         for chunk in [2, 3, 5, 16, 48] {
             let (got, state) = run(&host, &m, &long, chunk);
             assert_eq!(bits(&got), bits(&want), "{} in chunks of {chunk}", regime.name());
-            assert_eq!(m.save(&state, "d"), saved, "{} state, chunks of {chunk}", regime.name());
+            assert_eq!(
+                m.save(&state, "d").write(),
+                saved,
+                "{} state, chunks of {chunk}",
+                regime.name()
+            );
         }
     }
 }

@@ -203,10 +203,10 @@ fn save_and_resume_at_every_token() {
     let v = model.vocab();
     let mut state = model.new_state(CONTEXT).unwrap();
     for (i, token) in tokens.iter().enumerate() {
-        let saved = model.save(&state, "digest");
+        let saved = model.save(&state, "digest").write();
         state = model.restore(&saved, "digest", CONTEXT).unwrap();
         assert_eq!(model.position(&state), i);
-        assert_eq!(model.save(&state, "digest"), saved, "saved again at {i}");
+        assert_eq!(model.save(&state, "digest").write(), saved, "saved again at {i}");
         let got = host.logits(&model, &k, &mut state, &[*token], 1).unwrap();
         same(&got, &want[i * v..(i + 1) * v], &format!("after resuming at {i}"));
     }
@@ -222,7 +222,7 @@ fn a_failed_read_leaves_the_state_untouched() {
     let v = model.vocab();
     let mut state = model.new_state(CONTEXT).unwrap();
     host.logits(&model, &k, &mut state, &tokens[..5], 5).unwrap();
-    let before = model.save(&state, "");
+    let before = model.save(&state, "").write();
     for read in 0.. {
         host.habits.fail_at = Some(read);
         match host.logits(&model, &k, &mut state, &tokens[5..], 3) {
@@ -233,7 +233,7 @@ fn a_failed_read_leaves_the_state_untouched() {
                 break;
             }
         }
-        assert!(model.save(&state, "") == before, "read {read} left a trace");
+        assert!(model.save(&state, "").write() == before, "read {read} left a trace");
     }
 }
 
@@ -326,7 +326,7 @@ fn a_state_of_something_else_is_refused() {
     let k = kernels();
     let mut state = model.new_state(CONTEXT).unwrap();
     host.logits(&model, &k, &mut state, &tokens(8, 6), 6).unwrap();
-    let saved = model.save(&state, "digest A");
+    let saved = model.save(&state, "digest A").write();
 
     let e = model.restore(&saved, "digest B", CONTEXT).unwrap_err().to_string();
     assert!(e.contains("digest A") && e.contains("digest B"), "{e}");

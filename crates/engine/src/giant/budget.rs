@@ -16,6 +16,9 @@ use crate::Error;
 /// Of what the system says is free, `auto` leaves one part in this many to others.
 const AUTO_SPARE: u64 = 16;
 
+/// Positions of a step when nobody says, at most.
+pub const MAX_CHUNK: usize = 4096;
+
 /// What a run asks of its memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand {
@@ -23,10 +26,13 @@ pub struct Demand {
     pub memory: Option<u64>,
     /// Positions of the longest sequence.
     pub context: usize,
-    /// Sequences at a time.
+    /// Sequences at a time; each has at least one position in a step.
     pub sequences: usize,
-    /// Positions of a prefill step; fewer if that many do not fit.
-    pub chunk: usize,
+    /// Positions of all prompts and new tokens to be made after them, for the choice of a chunk.
+    pub work: (usize, usize),
+    /// Positions of a step, of all sequences; fewer if that many do not fit. `None` chooses what
+    /// makes `work` read the fewest bytes.
+    pub chunk: Option<usize>,
     /// Record which experts are asked for, see [`Engine::trace`].
     pub record: bool,
     /// Threads that decode packed layers.
@@ -56,7 +62,7 @@ impl Prepared<'_> {
         &self.shape
     }
 
-    /// Positions of a prefill step.
+    /// Positions of a step, of all sequences.
     pub fn chunk(&self) -> usize {
         self.chunk
     }
@@ -191,7 +197,9 @@ fn prepare_model<'c, M: Model + Send + 'static>(
     Ok(Prepared { plan, shape, chunk, resident, packed, load: Box::new(load) })
 }
 
-/// The largest chunk, from the one asked for down, with which the rest fits.
+/// The plan and the positions of a step: as many as asked for or fewer until the rest fits, and
+/// if nobody asks, what makes the work read the fewest bytes. (A larger chunk reads the layers
+/// fewer times, and takes memory from the pinned ones.)
 fn divide<M: Model>(
     model: &M,
     memory: u64,
@@ -203,17 +211,46 @@ fn divide<M: Model>(
     let needs = |chunk: usize| Needs {
         state: empty as u64,
         kv: full.saturating_sub(empty) as u64,
-        buffers: (model.step_bytes(chunk * demand.sequences, demand.context, demand.sequences)
+        buffers: (model.step_bytes(chunk, demand.context, demand.sequences)
             + demand.sequences * model.vocab() * size_of::<f32>()) as u64,
     };
-    let mut chunk = demand.chunk.clamp(1, demand.context.max(1));
+    let least = demand.sequences.max(1);
+    let prompts = demand.work.0.clamp(least, least.max(MAX_CHUNK));
+    let mut chunk = demand.chunk.unwrap_or(prompts).clamp(least, least.max(demand.work.0));
+    let mut best: Option<(u64, Plan, usize)> = None;
     loop {
         match plan(memory, shape, needs(chunk), Wishes::default()) {
-            Ok(plan) => return Ok((plan, chunk)),
-            Err(store::Error::DoesNotFit(_)) if chunk > 1 => chunk = chunk.div_ceil(2),
+            Ok(plan) => {
+                let bytes = work_bytes(&plan, shape, demand, chunk);
+                if best.as_ref().is_none_or(|(least, ..)| bytes < *least) {
+                    best = Some((bytes, plan, chunk));
+                }
+                if demand.chunk.is_some() || chunk == least {
+                    break;
+                }
+            }
+            Err(store::Error::DoesNotFit(_)) if chunk > least => (),
+            Err(_) if best.is_some() => break,
             Err(e) => return Err(e.into()),
         }
+        chunk = chunk.div_ceil(2).max(least);
     }
+    let (_, plan, chunk) = best.expect("the loop ends with a plan or an error");
+    Ok((plan, chunk))
+}
+
+/// Bytes that the demanded work reads in steps of `chunk` positions, about: experts as if each
+/// position chose others, and none as if it were in the cache.
+fn work_bytes(plan: &Plan, shape: &Shape, demand: Demand, chunk: usize) -> u64 {
+    let experts = |positions: usize| {
+        let chosen = shape.top_k * positions as u64;
+        shape.experts.iter().map(|e| e.count.min(chosen) * e.stored).sum::<u64>()
+    };
+    let steps = |n: usize, of: usize| n.div_ceil(of) as u64;
+    let step = |positions: usize| plan.trunk_per_token + experts(positions);
+    let (prompt, new) = demand.work;
+    let sequences = demand.sequences.max(1);
+    steps(prompt, chunk) * step(chunk) + steps(new, sequences) * step(sequences)
 }
 
 fn model_bytes(layout: &models::machine::Layout) -> u64 {

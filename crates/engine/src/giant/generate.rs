@@ -1,16 +1,14 @@
-//! From a prompt's ids to new ids: prefill in chunks, then one token a step.
+//! From a prompt's ids to new ids: prefill in chunks, then as many tokens a step as it confirms
+//! (one, unless drafts are asked for).
 
 use std::time::{Duration, Instant};
 
-use models::machine::Logits;
+use models::machine::{Acceptance, Choice, Logits};
 
 use super::host::Counters;
 use super::loaded::{Engine, SequenceId, Work};
 use super::sampling::Sampler;
 use crate::Error;
-
-/// Positions of a prefill step when nothing else limits it.
-pub const DEFAULT_CHUNK: usize = 256;
 
 /// What ended a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +32,8 @@ impl FinishReason {
     }
 }
 
-/// One step's cost.
-#[derive(Clone, Copy, Debug)]
+/// What a step cost. Of several tokens that one step confirmed, the first bears it.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
     /// Wall time.
     pub time: Duration,
@@ -61,7 +59,8 @@ pub enum Event<'a> {
     Token {
         /// Its id.
         id: u32,
-        /// Cost of the step that led to it (for the first token, of the prefill's last chunk).
+        /// Cost of the step that led to it (nothing for the first token: the prefill's last
+        /// chunk led to it and was heard of).
         spent: Spent,
     },
 }
@@ -77,7 +76,20 @@ pub struct Request<'a> {
     pub end: &'a [u32],
     /// Prefill at most so many positions a step.
     pub chunk: usize,
+    /// Verify at most so many drafted tokens a step. Never changes a token.
+    pub drafts: usize,
 }
+
+/// How a generation ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Finish {
+    /// Why.
+    pub reason: FinishReason,
+    /// What became of the drafts.
+    pub drafts: Acceptance,
+}
+
+type Listener<'l> = dyn FnMut(Event<'_>) -> bool + 'l;
 
 /// Generates; `listener` hears every event and returns whether to go on.
 ///
@@ -91,69 +103,79 @@ pub fn generate(
     sequence: SequenceId,
     request: &Request<'_>,
     sampler: &mut Sampler,
-    listener: &mut dyn FnMut(Event<'_>) -> bool,
-) -> Result<FinishReason, Error> {
-    let mut spent = prefill(engine, sequence, request, sampler, listener)?;
-    let Some((mut id, mut last)) = spent.take() else { return Ok(FinishReason::Cancelled) };
-    let mut made = 0;
+    listener: &mut Listener<'_>,
+) -> Result<Finish, Error> {
+    let mut drafts = Acceptance::default();
+    let mut writing = Writing { request, sampler, listener, made: 0, last: 0, ended: None };
+    if !prefill(engine, sequence, &mut writing)? {
+        return Ok(Finish { reason: FinishReason::Cancelled, drafts });
+    }
     loop {
-        made += 1;
-        if !listener(Event::Token { id, spent: last }) {
-            return Ok(FinishReason::Cancelled);
+        if let Some(reason) = writing.ended {
+            return Ok(Finish { reason, drafts });
         }
-        if request.end.contains(&id) {
-            return Ok(FinishReason::Stop);
-        }
-        if made >= request.max_tokens {
-            return Ok(FinishReason::Length);
-        }
-        let work = Work { sequence, tokens: &[id], logits: Logits::Last };
-        (id, last) = step(engine, &work, sampler, listener)?;
+        let mut mark = (Instant::now(), engine.counters());
+        // Of the tokens still to be made the last is never a draft.
+        let most = request.drafts.min(request.max_tokens - writing.made - 1);
+        let round = engine.round(sequence, writing.last, most, &mut |logits, read| {
+            let spent = Spent { time: mark.0.elapsed(), read: read.since(&mark.1) };
+            mark = (Instant::now(), read);
+            writing.choose(logits, spent)
+        })?;
+        drafts.add(&round);
     }
 }
 
-/// Processes the prompt and chooses the first token; `None` if the listener stopped it.
+/// The tokens made so far and who hears of them.
+struct Writing<'a, 'l> {
+    request: &'a Request<'a>,
+    sampler: &'a mut Sampler,
+    listener: &'a mut Listener<'l>,
+    made: usize,
+    last: u32,
+    ended: Option<FinishReason>,
+}
+
+impl Writing<'_, '_> {
+    fn choose(&mut self, logits: &[f32], spent: Spent) -> Result<Choice, Error> {
+        (self.listener)(Event::Logits(logits));
+        let id = self.sampler.choose(logits)?;
+        (self.made, self.last) = (self.made + 1, id);
+        self.ended = if !(self.listener)(Event::Token { id, spent }) {
+            Some(FinishReason::Cancelled)
+        } else if self.request.end.contains(&id) {
+            Some(FinishReason::Stop)
+        } else if self.made >= self.request.max_tokens {
+            Some(FinishReason::Length)
+        } else {
+            None
+        };
+        Ok(Choice { token: id, last: self.ended.is_some() })
+    }
+}
+
+/// Processes the prompt and chooses the first token; whether the listener wants more.
 fn prefill(
     engine: &mut dyn Engine,
     sequence: SequenceId,
-    request: &Request<'_>,
-    sampler: &mut Sampler,
-    listener: &mut dyn FnMut(Event<'_>) -> bool,
-) -> Result<Option<(u32, Spent)>, Error> {
-    let of = request.prompt.len();
-    let chunks = request.prompt.chunks(request.chunk.max(1));
-    let last = chunks
-        .len()
-        .checked_sub(1)
-        .ok_or_else(|| Error::Refused("the prompt has no tokens: give some text or ids".into()))?;
+    writing: &mut Writing<'_, '_>,
+) -> Result<bool, Error> {
+    let of = writing.request.prompt.len();
+    if of == 0 {
+        let why = "the prompt has no tokens: give some text or ids";
+        return Err(Error::Refused(why.into()));
+    }
     let mut done = 0;
-    for (i, tokens) in chunks.enumerate() {
+    for tokens in writing.request.prompt.chunks(writing.request.chunk.max(1)) {
         done += tokens.len();
-        if i == last {
-            let work = Work { sequence, tokens, logits: Logits::Last };
-            let (id, spent) = step(engine, &work, sampler, listener)?;
-            return Ok(listener(Event::Prefilled { done, of, spent }).then_some((id, spent)));
-        }
         let (before, began) = (engine.counters(), Instant::now());
-        engine.step(&[Work { sequence, tokens, logits: Logits::None }])?;
-        let read = engine.counters().since(&before);
-        if !listener(Event::Prefilled { done, of, spent: Spent { time: began.elapsed(), read } }) {
-            return Ok(None);
+        let logits = if done == of { Logits::Last } else { Logits::None };
+        engine.step(&[Work { sequence, tokens, logits }])?;
+        let spent = Spent { time: began.elapsed(), read: engine.counters().since(&before) };
+        if !(writing.listener)(Event::Prefilled { done, of, spent }) {
+            return Ok(false);
         }
     }
-    unreachable!("the last chunk returns")
-}
-
-fn step(
-    engine: &mut dyn Engine,
-    work: &Work<'_>,
-    sampler: &mut Sampler,
-    listener: &mut dyn FnMut(Event<'_>) -> bool,
-) -> Result<(u32, Spent), Error> {
-    let (before, began) = (engine.counters(), Instant::now());
-    let logits = engine.step(std::slice::from_ref(work))?;
-    listener(Event::Logits(logits));
-    let id = sampler.choose(logits)?;
-    let read = engine.counters().since(&before);
-    Ok((id, Spent { time: began.elapsed(), read }))
+    writing.choose(engine.logits(), Spent::default())?;
+    Ok(true)
 }

@@ -45,6 +45,10 @@ pub struct Counters {
     pub expert_hits: u64,
     /// Seconds spent waiting for the disk with nothing to compute.
     pub wait_seconds: f64,
+    /// Bytes of all requests to the disk, with what alignment adds to the bytes above.
+    pub disk_bytes: u64,
+    /// Seconds during which a request to the disk was under way.
+    pub disk_seconds: f64,
 }
 
 impl Counters {
@@ -62,7 +66,31 @@ impl Counters {
             expert_requests: self.expert_requests - earlier.expert_requests,
             expert_hits: self.expert_hits - earlier.expert_hits,
             wait_seconds: self.wait_seconds - earlier.wait_seconds,
+            disk_bytes: self.disk_bytes - earlier.disk_bytes,
+            disk_seconds: self.disk_seconds - earlier.disk_seconds,
         }
+    }
+
+    /// Adds what happened in another stretch of time.
+    pub fn add(&mut self, other: &Counters) {
+        self.trunk_bytes += other.trunk_bytes;
+        self.expert_bytes += other.expert_bytes;
+        self.other_bytes += other.other_bytes;
+        self.expert_requests += other.expert_requests;
+        self.expert_hits += other.expert_hits;
+        self.wait_seconds += other.wait_seconds;
+        self.disk_bytes += other.disk_bytes;
+        self.disk_seconds += other.disk_seconds;
+    }
+
+    /// Share of the requests for experts that memory answered; `None` without requests.
+    pub fn hit_rate(&self) -> Option<f64> {
+        (self.expert_requests > 0).then(|| self.expert_hits as f64 / self.expert_requests as f64)
+    }
+
+    /// Bytes a second while the disk was reading; `None` if it was not.
+    pub fn disk_rate(&self) -> Option<f64> {
+        (self.disk_seconds > 0.0).then(|| self.disk_bytes as f64 / self.disk_seconds)
     }
 }
 
@@ -102,7 +130,7 @@ pub trait Host: Send {
 ///
 /// # Errors
 /// The first failed read or refused feed; the states are then as before the step.
-pub fn drive<S: Step>(step: &mut S, host: &mut dyn Host, kernels: &Kernels) -> Result<(), Error> {
+pub fn drive(step: &mut dyn Step, host: &mut dyn Host, kernels: &Kernels) -> Result<(), Error> {
     while let Some(want) = step.want() {
         let block = host.fetch(want, &step.upcoming())?;
         host.lend(&block, &mut |fed| step.feed(kernels, fed))?;

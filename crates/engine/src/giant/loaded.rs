@@ -1,6 +1,8 @@
 //! A model with a host to feed it and the sequences it works on, whatever the family.
 
-use models::machine::{Chunk, Layout, Logits, Model, Step};
+use std::cell::Cell;
+
+use models::machine::{Choice, Chunk, Layout, Logits, Model, Round, Snapshot, Step};
 use numerics::Kernels;
 use store::cache::ExpertId;
 
@@ -56,8 +58,25 @@ pub trait Engine: Send {
     /// A failed read, a number that is not finite, tokens the model refuses.
     fn step(&mut self, work: &[Work<'_>]) -> Result<&[f32], Error>;
 
-    /// The sequence's state as a safetensors file.
-    fn save(&self, sequence: SequenceId) -> Vec<u8>;
+    /// What the last [`Engine::step`] returned.
+    fn logits(&self) -> &[f32];
+
+    /// The tokens after `token`, which follows what the sequence has seen and has not been
+    /// processed: as many as one step of the backbone confirms, see [`Model::round`]. `choose`
+    /// is called once for each, in order, with its logits and what has been read so far.
+    ///
+    /// # Errors
+    /// As [`Engine::step`], and those of `choose`.
+    fn round(
+        &mut self,
+        sequence: SequenceId,
+        token: u32,
+        most_drafts: usize,
+        choose: &mut dyn FnMut(&[f32], Counters) -> Result<Choice, Error>,
+    ) -> Result<Round, Error>;
+
+    /// The sequence's state.
+    fn save(&self, sequence: SequenceId) -> Snapshot<'_>;
 
     /// A sequence from a saved state, to the same bits.
     ///
@@ -159,7 +178,29 @@ impl<M: Model + Send> Engine for Loaded<M> {
         result.map(|()| self.logits.as_slice())
     }
 
-    fn save(&self, sequence: SequenceId) -> Vec<u8> {
+    fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+
+    fn round(
+        &mut self,
+        sequence: SequenceId,
+        token: u32,
+        most_drafts: usize,
+        choose: &mut dyn FnMut(&[f32], Counters) -> Result<Choice, Error>,
+    ) -> Result<Round, Error> {
+        let Loaded { model, host, kernels, sequences, .. } = self;
+        let state = sequences[sequence.0].as_mut().expect("an open sequence");
+        let read = Cell::new(host.counters());
+        let run = |step: &mut dyn Step| {
+            drive(step, &mut **host, kernels)?;
+            read.set(host.counters());
+            Ok(())
+        };
+        model.round(state, token, most_drafts, run, |logits| choose(logits, read.get()))
+    }
+
+    fn save(&self, sequence: SequenceId) -> Snapshot<'_> {
         self.model.save(self.state(sequence), &self.digest)
     }
 

@@ -16,9 +16,9 @@ mod sampling;
 pub mod saved;
 mod streaming;
 
-pub use budget::{Demand, Prepared, layout, parse_memory, prepare};
+pub use budget::{Demand, MAX_CHUNK, Prepared, layout, parse_memory, prepare};
 pub use checkpoint::{Checkpoint, Family, tokenizer_at};
-pub use generate::{DEFAULT_CHUNK, Event, FinishReason, Request, Spent, generate};
+pub use generate::{Event, Finish, FinishReason, Request, Spent, generate};
 pub use host::{Block, Counters, Host, describe, drive};
 pub use loaded::{Engine, Loaded, SequenceId, Work};
 pub use resident::Resident;

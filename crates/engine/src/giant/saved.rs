@@ -28,47 +28,60 @@ pub fn save(
     pending: &[u32],
     path: &Path,
 ) -> Result<(), Error> {
-    let bytes = engine.save(sequence);
-    let mut snapshot = Snapshot::read(&bytes)?;
+    let mut snapshot = engine.save(sequence);
     let ids: Vec<String> = pending.iter().map(u32::to_string).collect();
     snapshot.meta.insert(PENDING.into(), ids.join(","));
     snapshot.meta.insert(DIGEST.into(), digest(&snapshot));
-    files::write_atomically(path, &[&snapshot.write()])
+    let header = snapshot.header();
+    let pieces = snapshot.pieces.iter().map(|p| &*p.bytes);
+    files::write_atomically(path, &std::iter::once(&*header).chain(pieces).collect::<Vec<_>>())
 }
 
-/// Reads a sequence back, to the same bits, and its pending ids. It may grow by `room` positions
-/// beyond those ids.
-///
-/// # Errors
-/// A damaged file, or a state of another model, numerics id or length.
-pub fn resume(
-    engine: &mut dyn Engine,
-    path: &Path,
-    room: usize,
-) -> Result<(SequenceId, Vec<u32>), Error> {
-    let bytes = files::read(path, MAX_BYTES)?;
-    let named = |e: SnapshotError| match e {
-        SnapshotError::Damaged(why) => Error::corrupt(path.display().to_string(), why),
-        other => other.into(),
-    };
-    let mut snapshot = Snapshot::read(&bytes).map_err(named)?;
-    let corrupt = |why: &str| Error::corrupt(path.display().to_string(), why);
-    let claimed = snapshot
-        .meta
-        .remove(DIGEST)
-        .ok_or_else(|| corrupt("it has no digest: not a state saved by Facit"))?;
-    if claimed != digest(&snapshot) {
-        return Err(corrupt("its digest does not match its contents: it was altered or cut"));
+/// A saved sequence that has been read and checked and waits for an engine.
+pub struct Saved {
+    bytes: Vec<u8>,
+    /// Positions it has seen.
+    pub position: usize,
+    /// Ids chosen but not yet processed.
+    pub pending: Vec<u32>,
+}
+
+impl Saved {
+    /// Reads a file of [`save`].
+    ///
+    /// # Errors
+    /// A file that cannot be read or is damaged.
+    pub fn open(path: &Path) -> Result<Saved, Error> {
+        let bytes = files::read(path, MAX_BYTES)?;
+        let corrupt = |why: &str| Error::corrupt(path.display().to_string(), why);
+        let named = |e: SnapshotError| match e {
+            SnapshotError::Damaged(why) => corrupt(&why),
+            other => other.into(),
+        };
+        let mut snapshot = Snapshot::read(&bytes).map_err(named)?;
+        let claimed = snapshot
+            .meta
+            .remove(DIGEST)
+            .ok_or_else(|| corrupt("it has no digest: not a state saved by Facit"))?;
+        if claimed != digest(&snapshot) {
+            return Err(corrupt("its digest does not match its contents: it was altered or cut"));
+        }
+        let pending = snapshot.meta.remove(PENDING).unwrap_or_default();
+        let pending: Result<Vec<u32>, _> =
+            pending.split(',').filter(|s| !s.is_empty()).map(str::parse).collect();
+        let pending = pending.map_err(|_| corrupt("its pending ids are not numbers"))?;
+        let position = snapshot.meta.get("position").and_then(|p| p.parse::<usize>().ok());
+        let position = position.ok_or_else(|| corrupt("it does not say its position"))?;
+        Ok(Saved { bytes, position, pending })
     }
-    let pending = snapshot.meta.remove(PENDING).unwrap_or_default();
-    let pending: Result<Vec<u32>, _> =
-        pending.split(',').filter(|s| !s.is_empty()).map(str::parse).collect();
-    let pending = pending.map_err(|_| corrupt("its pending ids are not numbers"))?;
-    let position = snapshot.meta.get("position").and_then(|p| p.parse::<usize>().ok());
-    let position = position.ok_or_else(|| corrupt("it does not say its position"))?;
-    let context = position.saturating_add(pending.len()).saturating_add(room);
-    let sequence = engine.restore(&bytes, context)?;
-    Ok((sequence, pending))
+
+    /// The sequence, to the same bits, with room for `context` positions.
+    ///
+    /// # Errors
+    /// A state of another model, numerics id or length.
+    pub fn restore(&self, engine: &mut dyn Engine, context: usize) -> Result<SequenceId, Error> {
+        engine.restore(&self.bytes, context)
+    }
 }
 
 fn digest(snapshot: &Snapshot<'_>) -> String {

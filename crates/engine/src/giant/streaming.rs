@@ -130,6 +130,8 @@ impl Host for Streaming {
             expert_requests: s.expert_requests,
             expert_hits: s.expert_hits,
             wait_seconds: (s.trunk_wait_ns + s.expert_wait_ns + s.row_wait_ns) as f64 / 1e9,
+            disk_bytes: s.disk_bytes,
+            disk_seconds: s.disk_ns as f64 / 1e9,
         }
     }
 

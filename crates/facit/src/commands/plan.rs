@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::giant::{Checkpoint, DEFAULT_CHUNK, Demand, prepare};
+use engine::giant::{Checkpoint, Demand, prepare};
 use serde::Serialize;
 use store::plan::Plan;
 
+use super::giant::run::DEFAULT_MAX_TOKENS;
 use super::giant::{GiantOptions, Memory};
 use super::options::all_threads;
 use crate::exit::Code;
@@ -25,9 +26,13 @@ pub struct Args {
     /// Positions of the longest sequence
     #[arg(long, value_name = "N", default_value_t = 4096)]
     context: u32,
-    /// Prefill so many positions at a time, or fewer if they do not fit
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_CHUNK)]
-    chunk: usize,
+    /// Positions of the prompt, for the choice of a chunk
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    prompt: u32,
+    /// Prefill so many positions at a time, or fewer if they do not fit [default: what makes the
+    /// prompt and 64 new tokens read the fewest bytes]
+    #[arg(long, value_name = "N")]
+    chunk: Option<usize>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -50,6 +55,7 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
         memory: args.memory.0,
         context: args.context as usize,
         sequences: 1,
+        work: (args.prompt as usize, DEFAULT_MAX_TOKENS),
         chunk: args.chunk,
         record: false,
         threads: all_threads(),

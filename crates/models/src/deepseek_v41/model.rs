@@ -9,7 +9,7 @@ use super::state::State;
 use super::step::{self, Step};
 use super::tensors;
 use crate::machine::{
-    self, Choice, Chunk, Layout, Round, SnapshotError, StepError, Stored, TensorSpec,
+    self, Choice, Chunk, Layout, Round, Snapshot, SnapshotError, StepError, Stored, TensorSpec,
 };
 
 /// How a model is to be run.
@@ -262,7 +262,7 @@ impl machine::Model for DeepSeekV41 {
         dspark::round(self, state, token, most, run, choose)
     }
 
-    fn save(&self, state: &State, digest: &str) -> Vec<u8> {
+    fn save<'s>(&self, state: &'s State, digest: &str) -> Snapshot<'s> {
         super::save::save(self, state, digest)
     }
 

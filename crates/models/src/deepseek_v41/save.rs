@@ -12,7 +12,13 @@ fn damaged(text: impl Into<String>) -> SnapshotError {
     SnapshotError::Damaged(text.into())
 }
 
-fn save_rows(out: &mut Snapshot<'_>, name: &str, rows: &Rows, packing: Packing, width: usize) {
+fn save_rows<'s>(
+    out: &mut Snapshot<'s>,
+    name: &str,
+    rows: &'s Rows,
+    packing: Packing,
+    width: usize,
+) {
     let (codes, scales) = packing.row_bytes(width);
     let parts = [("codes", codes, rows.codes()), ("scales", scales, rows.scales())];
     for (part, row, bytes) in parts {
@@ -20,7 +26,7 @@ fn save_rows(out: &mut Snapshot<'_>, name: &str, rows: &Rows, packing: Packing, 
             name: format!("{name}.{part}"),
             dtype: DType::U8,
             shape: vec![rows.len(), row],
-            bytes: bytes.to_vec().into(),
+            bytes: bytes.into(),
         });
     }
 }
@@ -39,7 +45,7 @@ fn load_rows(
     rows.ok_or_else(|| damaged(format!("{name}: codes and scales are of different rows")))
 }
 
-pub(super) fn save(model: &DeepSeekV41, state: &State, digest: &str) -> Vec<u8> {
+pub(super) fn save<'s>(model: &DeepSeekV41, state: &'s State, digest: &str) -> Snapshot<'s> {
     let c = &model.config;
     let mut out = Snapshot::default();
     let recent: Vec<String> = state.recent.iter().map(u32::to_string).collect();
@@ -84,7 +90,7 @@ pub(super) fn save(model: &DeepSeekV41, state: &State, digest: &str) -> Vec<u8> 
         let shape = [draft.hidden.len() / c.main_hidden(), c.main_hidden()];
         out.pieces.push(Piece::f32s("mtp.hidden".to_owned(), &shape, &draft.hidden));
     }
-    out.write()
+    out
 }
 
 pub(super) fn restore(

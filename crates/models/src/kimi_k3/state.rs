@@ -161,7 +161,7 @@ impl State {
         }
     }
 
-    pub(super) fn save(&self, c: &Config, digest: &str) -> Vec<u8> {
+    pub(super) fn save(&self, c: &Config, digest: &str) -> Snapshot<'_> {
         let mut snapshot = Snapshot::default();
         for (key, value) in [
             ("format", FORMAT.to_string()),
@@ -190,7 +190,7 @@ impl State {
                 }
             }
         }
-        snapshot.write()
+        snapshot
     }
 
     pub(super) fn restore(

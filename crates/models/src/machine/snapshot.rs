@@ -20,12 +20,16 @@ pub struct Piece<'a> {
     pub bytes: Cow<'a, [u8]>,
 }
 
-impl Piece<'static> {
-    /// A tensor of f32 values.
-    pub fn f32s(name: String, shape: &[usize], values: &[f32]) -> Self {
+impl<'a> Piece<'a> {
+    /// A tensor of f32 values, lent and not copied where the machine keeps them as files do.
+    pub fn f32s(name: String, shape: &[usize], values: &'a [f32]) -> Self {
         assert_eq!(shape.iter().product::<usize>(), values.len(), "{name}: shape and length");
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        Piece { name, dtype: DType::F32, shape: shape.to_vec(), bytes: bytes.into() }
+        let bytes = if cfg!(target_endian = "little") {
+            Cow::Borrowed(bytemuck::cast_slice(values))
+        } else {
+            Cow::Owned(values.iter().flat_map(|v| v.to_le_bytes()).collect())
+        };
+        Piece { name, dtype: DType::F32, shape: shape.to_vec(), bytes }
     }
 }
 
@@ -74,6 +78,16 @@ fn damaged<T>(text: impl Into<String>) -> Result<T, SnapshotError> {
 impl<'a> Snapshot<'a> {
     /// The bytes of a safetensors file.
     pub fn write(&self) -> Vec<u8> {
+        let mut out = self.header();
+        out.reserve_exact(self.pieces.iter().map(|p| p.bytes.len()).sum());
+        for piece in &self.pieces {
+            out.extend_from_slice(&piece.bytes);
+        }
+        out
+    }
+
+    /// What comes before the pieces' bytes in the file.
+    pub fn header(&self) -> Vec<u8> {
         let meta: Map<String, Value> =
             self.meta.iter().map(|(k, v)| (k.clone(), v.as_str().into())).collect();
         let mut header = Map::new();
@@ -91,12 +105,8 @@ impl<'a> Snapshot<'a> {
         }
         let mut json = Value::Object(header).to_string();
         json.extend(std::iter::repeat_n(' ', json.len().next_multiple_of(8) - json.len()));
-        let mut out = Vec::with_capacity(8 + json.len() + at);
-        out.extend((json.len() as u64).to_le_bytes());
+        let mut out = (json.len() as u64).to_le_bytes().to_vec();
         out.extend(json.bytes());
-        for piece in &self.pieces {
-            out.extend_from_slice(&piece.bytes);
-        }
         out
     }
 

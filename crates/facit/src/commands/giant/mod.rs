@@ -2,6 +2,7 @@
 //! commands share, and opening a directory with a progress bar.
 
 pub mod inspect;
+mod phase;
 pub mod run;
 
 use std::path::{Path, PathBuf};
@@ -39,13 +40,17 @@ pub struct GiantOptions {
     /// Go on from a saved sequence; a prompt is then optional and is appended
     #[arg(long, value_name = "STATE")]
     pub resume: Option<PathBuf>,
-    /// Prefill so many positions at a time. Never changes a bit
-    #[arg(long, value_name = "N", default_value_t = giant::DEFAULT_CHUNK)]
-    pub chunk: usize,
+    /// Prefill so many positions at a time [default: what reads the fewest bytes]. Never changes
+    /// a bit
+    #[arg(long, value_name = "N")]
+    pub chunk: Option<usize>,
     /// Memory to stay within: a size (1.2GB, 700MiB), `auto` (what the system and its control
     /// groups leave free), or ultra, laptop, desktop, workstation, server, max. Never changes a bit
     #[arg(long, value_name = "SIZE", value_parser = Memory::parse, default_value = "auto")]
     pub memory: Memory,
+    /// DeepSeek-V4.1: draft up to N tokens ahead and verify them together. Never changes a token
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub drafts: usize,
     /// Record which experts are asked for, for `facit cache-sim`
     #[arg(long, value_name = "FILE")]
     pub record_trace: Option<PathBuf>,
@@ -57,7 +62,7 @@ pub struct GiantOptions {
 impl GiantOptions {
     /// How the model is bound.
     pub fn model_options(&self) -> Options {
-        Options { regime: self.regime, drafts: false }
+        Options { regime: self.regime, drafts: self.drafts > 0 }
     }
 
     /// The first option given that the exact core does not know.
@@ -71,6 +76,7 @@ impl GiantOptions {
             ("--save-state", self.save_state.is_some()),
             ("--resume", self.resume.is_some()),
             ("--memory", self.memory != Memory::default()),
+            ("--drafts", self.drafts > 0),
             ("--record-trace", self.record_trace.is_some()),
         ]
         .into_iter()

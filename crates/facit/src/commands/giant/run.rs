@@ -6,20 +6,22 @@ use std::time::Instant;
 
 use engine::giant::logits::Logits;
 use engine::giant::{
-    Checkpoint, Counters, Demand, Engine, Event, FinishReason, Request, Sampler, Sampling,
-    generate, prepare, saved,
+    Checkpoint, Counters, Demand, Engine, Event, Family, Finish, FinishReason, Request, Sampler,
+    Sampling, generate, prepare,
+    saved::{self, Saved},
 };
 use serde::Serialize;
 use text::{Tokenizer, Utf8Stream};
 
 use super::super::completion::Completion;
 use super::GiantOptions;
+use super::phase::{Phase, PhaseReport};
 use crate::exit::{Code, Usage};
 use crate::signals::Signals;
 use crate::ui::{self, Out, units};
 
 /// New tokens when nobody says.
-const DEFAULT_MAX_TOKENS: usize = 64;
+pub const DEFAULT_MAX_TOKENS: usize = 64;
 /// Most positions of a prompt and its continuation, the larger of the models' own limits.
 const MAX_POSITIONS: usize = 1 << 20;
 
@@ -75,12 +77,22 @@ pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
     let sampling = asked.sampling();
     let mut sampler = Sampler::new(sampling, 0).map_err(|e| Usage(e.to_string()))?;
     let checkpoint = Checkpoint::open(asked.dir)?;
+    if options.drafts > 0 && checkpoint.family() == Family::KimiK3 {
+        return Err(Usage("--drafts: Kimi K3 has no draft stages".into()).into());
+    }
     let tokenizer = checkpoint.tokenizer()?;
     let mut prompt = prompt_ids(asked, tokenizer.as_ref())?;
+    let saved = options.resume.as_deref().map(Saved::open).transpose()?;
+    let began_at = saved.as_ref().map_or(0, |s| s.position);
+    if let Some(saved) = &saved {
+        prompt.splice(0..0, saved.pending.iter().copied());
+    }
     let max_tokens = asked.max_tokens.map_or(DEFAULT_MAX_TOKENS, |n| n as usize);
-    if prompt.len() + max_tokens > MAX_POSITIONS {
+    let context = began_at.saturating_add(prompt.len()).saturating_add(max_tokens);
+    if context > MAX_POSITIONS {
         return Err(Usage(format!(
-            "{} prompt ids and {max_tokens} new tokens are more than {MAX_POSITIONS} positions",
+            "{began_at} saved positions, {} prompt ids and {max_tokens} new tokens are more than \
+             {MAX_POSITIONS} positions",
             prompt.len()
         ))
         .into());
@@ -88,9 +100,10 @@ pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
     let kernels = super::kernels(asked.backend, asked.threads)?;
     let demand = Demand {
         memory: options.memory.0,
-        context: prompt.len() + max_tokens,
+        context,
         sequences: 1,
-        chunk: options.chunk.min(prompt.len().max(1)),
+        work: (prompt.len(), max_tokens),
+        chunk: options.chunk,
         record: options.record_trace.is_some(),
         threads: asked.threads,
     };
@@ -98,20 +111,16 @@ pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
     let chunk = prepared.chunk();
     let planned = prepared.plan().total();
     let mut engine = super::load(&checkpoint, prepared, kernels, asked.quiet || asked.json)?;
-    let sequence = match &options.resume {
-        None => engine.open(prompt.len() + max_tokens)?,
-        Some(path) => {
-            let (sequence, pending) = saved::resume(&mut *engine, path, prompt.len() + max_tokens)?;
-            prompt.splice(0..0, pending);
-            sequence
-        }
+    let sequence = match saved {
+        None => engine.open(context)?,
+        Some(saved) => saved.restore(&mut *engine, context)?,
     };
-    let began_at = engine.position(sequence);
     let end = tokenizer.as_ref().map(Tokenizer::end_ids).transpose()?.unwrap_or_default();
     let signals = Signals::listen()?;
     let mut writer = Writer::new(tokenizer.as_ref(), asked.json, options.dump_logits.is_some());
-    let request = Request { prompt: &prompt, max_tokens, end: &end, chunk };
-    let mut progress = ui::live(asked.quiet || asked.json);
+    let drafts = options.drafts;
+    let request = Request { prompt: &prompt, max_tokens, end: &end, chunk, drafts };
+    let mut progress = ui::live(max_tokens, asked.quiet || asked.json);
     let began = Instant::now();
     let finish = generate(&mut *engine, sequence, &request, &mut sampler, &mut |event| {
         progress.show(&event);
@@ -155,9 +164,9 @@ pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
         writer.out.json(&report)?;
     }
     if !asked.quiet {
-        report.tell(tokenizer.is_none());
+        report.tell([writer.prefill, writer.decode], tokenizer.is_none());
     }
-    Ok(signals.code().filter(|_| finish == FinishReason::Cancelled).unwrap_or(Code::Ok))
+    Ok(signals.code().filter(|_| finish.reason == FinishReason::Cancelled).unwrap_or(Code::Ok))
 }
 
 /// The ids of the prompt: `--ids`, or the text through the tokenizer.
@@ -190,7 +199,8 @@ struct Writer<'a> {
     ids: Vec<u32>,
     text: String,
     logits: Vec<f32>,
-    prefill_seconds: f64,
+    prefill: Phase,
+    decode: Phase,
     failed: Option<anyhow::Error>,
 }
 
@@ -205,17 +215,22 @@ impl<'a> Writer<'a> {
             ids: Vec::new(),
             text: String::new(),
             logits: Vec::new(),
-            prefill_seconds: 0.0,
+            prefill: Phase::default(),
+            decode: Phase::default(),
             failed: None,
         }
     }
 
     fn hear(&mut self, event: &Event<'_>) {
         match event {
-            Event::Prefilled { spent, .. } => self.prefill_seconds += spent.time.as_secs_f64(),
+            Event::Prefilled { done, spent, .. } => {
+                self.prefill.add(done - self.prefill.tokens, spent);
+            }
             Event::Logits(logits) if self.keep_logits => self.logits.extend_from_slice(logits),
             Event::Logits(_) => (),
-            Event::Token { id, .. } => {
+            Event::Token { id, spent } => {
+                // The first token is the prefill's.
+                self.decode.add(usize::from(!self.ids.is_empty()), spent);
                 self.ids.push(*id);
                 let piece = self.piece(*id);
                 self.say(&piece);
@@ -272,13 +287,49 @@ struct Facit {
     seed: u64,
     threads: usize,
     seconds: f64,
-    prefill_seconds: f64,
     tokens_per_second: Option<f64>,
+    prefill: PhaseReport,
+    decode: PhaseReport,
     read: Counters,
+    drafts: Option<Drafts>,
     planned_bytes: u64,
     peak_resident_bytes: u64,
     saved: Option<std::path::PathBuf>,
     logits: Option<std::path::PathBuf>,
+}
+
+/// What speculation brought.
+#[derive(Serialize)]
+struct Drafts {
+    rounds: u64,
+    drafted: u64,
+    accepted: u64,
+    acceptance_rate: Option<f64>,
+    tokens_per_round: Option<f64>,
+}
+
+impl Drafts {
+    fn of(finish: &Finish) -> Drafts {
+        let a = finish.drafts;
+        Drafts {
+            rounds: a.rounds,
+            drafted: a.drafted,
+            accepted: a.accepted,
+            acceptance_rate: a.rate(),
+            tokens_per_round: (a.rounds > 0)
+                .then(|| (a.rounds + a.accepted) as f64 / a.rounds as f64),
+        }
+    }
+
+    fn tell(&self) -> String {
+        format!(
+            "drafts: {} of {} accepted ({:.0} %), {:.2} tokens a step",
+            self.accepted,
+            self.drafted,
+            100.0 * self.acceptance_rate.unwrap_or(0.0),
+            self.tokens_per_round.unwrap_or(1.0),
+        )
+    }
 }
 
 impl Report {
@@ -287,11 +338,10 @@ impl Report {
         engine: &dyn Engine,
         checkpoint: &Checkpoint,
         writer: &Writer<'_>,
-        finish: FinishReason,
+        finish: Finish,
         n: Numbers,
     ) -> Report {
         let made = writer.ids.len();
-        let decode = n.seconds - writer.prefill_seconds;
         let facit = Facit {
             numerics: engine.numerics_id(),
             model_digest: checkpoint.digest().to_string(),
@@ -302,10 +352,11 @@ impl Report {
             seed: n.sampling.seed,
             threads: n.threads,
             seconds: n.seconds,
-            prefill_seconds: writer.prefill_seconds,
-            // The first token comes with the prefill.
-            tokens_per_second: (made > 1).then(|| (made - 1) as f64 / decode),
+            tokens_per_second: writer.decode.seconds_per_token().map(|s| 1.0 / s),
+            prefill: writer.prefill.report(),
+            decode: writer.decode.report(),
             read: engine.counters(),
+            drafts: (asked.options.drafts > 0).then(|| Drafts::of(&finish)),
             planned_bytes: n.planned,
             peak_resident_bytes: store::memory::peak_resident(),
             saved: asked.options.save_state.clone(),
@@ -313,11 +364,11 @@ impl Report {
         };
         let (ids, text) = (writer.ids.clone(), writer.text.clone());
         let model = asked.dir.display().to_string();
-        Report::of(model, n.prompt_tokens, ids, text, Some(finish.name()), facit)
+        Report::of(model, n.prompt_tokens, ids, text, Some(finish.reason.name()), facit)
     }
 
     /// The report for people.
-    fn tell(&self, ids_only: bool) {
+    fn tell(&self, phases: [Phase; 2], ids_only: bool) {
         let (usage, facit) = (&self.usage, &self.facit);
         let rate = facit.tokens_per_second.map_or(String::new(), |r| format!(", {r:.2} tokens/s"));
         ui::note(&ui::dim(&format!(
@@ -326,22 +377,18 @@ impl Report {
             usage.prompt_tokens,
             usage.completion_tokens,
             units::seconds(facit.seconds),
-            units::seconds(facit.prefill_seconds),
+            units::seconds(phases[0].seconds),
             units::plural(facit.threads as u64, "thread"),
             if ids_only { "; ids, since there is no tokenizer" } else { "" },
         )));
-        let read = &facit.read;
-        if read.bytes() > 0 {
-            let hits = read.expert_hits as f64 / (read.expert_requests.max(1)) as f64;
+        let read = ["prefill", "decoding"].iter().zip(phases).filter_map(|(n, p)| p.tell(n));
+        let drafts = facit.drafts.iter().map(Drafts::tell);
+        for line in read.chain(drafts) {
+            ui::note(&ui::dim(&line));
+        }
+        if facit.read.bytes() > 0 {
             ui::note(&ui::dim(&format!(
-                "read {}: layers and head {}, experts {}, rows {}; {:.1} % of experts were in \
-                 memory; waited {} for the disk; peak memory {} of {} planned",
-                units::bytes(read.bytes()),
-                units::bytes(read.trunk_bytes),
-                units::bytes(read.expert_bytes),
-                units::bytes(read.other_bytes),
-                100.0 * hits,
-                units::seconds(read.wait_seconds),
+                "peak memory {} of {} planned",
                 units::bytes(facit.peak_resident_bytes),
                 units::bytes(facit.planned_bytes),
             )));
