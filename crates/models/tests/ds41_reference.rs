@@ -141,8 +141,9 @@ fn check_op_refuses_unfit_files() {
     let mut w = Snapshot::default();
     for (name, shape) in [("q", &[1, 1, 2][..]), ("kv", &[2, 2]), ("sink", &[1]), ("o", &[1, 1, 2])]
     {
-        let zeros = vec![0.0; shape.iter().product()];
-        w.pieces.push(Piece::f32s(name.into(), shape, &zeros));
+        let bytes = vec![0; 4 * shape.iter().product::<usize>()].into();
+        let (name, shape) = (name.to_owned(), shape.to_vec());
+        w.pieces.push(Piece { name, dtype: DType::F32, shape, bytes });
     }
     let two = vec![2].into();
     w.pieces.push(Piece { name: "idx".into(), dtype: DType::U8, shape: vec![1, 1], bytes: two });

@@ -46,6 +46,7 @@ pub struct Prepared<'c> {
     chunk: usize,
     resident: bool,
     packed: bool,
+    numerics_id: String,
     load: Box<Load<'c>>,
 }
 
@@ -75,6 +76,11 @@ impl Prepared<'_> {
     /// Whether layers come from a packed trunk.
     pub fn packed(&self) -> bool {
         self.packed
+    }
+
+    /// Names the arithmetic.
+    pub fn numerics_id(&self) -> &str {
+        &self.numerics_id
     }
 
     /// Takes the memory. `progress` hears the bytes read of a resident model; a streamed one
@@ -184,6 +190,7 @@ fn prepare_model<'c, M: Model + Send + 'static>(
         record: demand.record,
         ..Options::default()
     };
+    let numerics_id = model.numerics_id();
     let load = move |kernels: Kernels, progress: &mut dyn FnMut(u64)| {
         let digest = checkpoint.digest().to_string();
         let host: Box<dyn super::Host> = if resident {
@@ -194,7 +201,7 @@ fn prepare_model<'c, M: Model + Send + 'static>(
         };
         Ok(Box::new(Loaded::new(model, host, kernels, digest)) as Box<dyn Engine>)
     };
-    Ok(Prepared { plan, shape, chunk, resident, packed, load: Box::new(load) })
+    Ok(Prepared { plan, shape, chunk, resident, packed, numerics_id, load: Box::new(load) })
 }
 
 /// The plan and the positions of a step: as many as asked for or fewer until the rest fits, and

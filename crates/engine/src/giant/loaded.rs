@@ -24,6 +24,9 @@ pub struct Work<'a> {
     pub logits: Logits,
 }
 
+/// Chooses a token from its logits, see [`Engine::round`].
+pub type Choose<'c> = dyn FnMut(&[f32], Counters) -> Result<Choice, Error> + 'c;
+
 /// Runs a model of some family over sequences. Every result depends on the model, the tokens and
 /// the numerics id alone: not on the host, the chunks, the threads or who else is in the step.
 pub trait Engine: Send {
@@ -72,7 +75,7 @@ pub trait Engine: Send {
         sequence: SequenceId,
         token: u32,
         most_drafts: usize,
-        choose: &mut dyn FnMut(&[f32], Counters) -> Result<Choice, Error>,
+        choose: &mut Choose<'_>,
     ) -> Result<Round, Error>;
 
     /// The sequence's state.
@@ -187,7 +190,7 @@ impl<M: Model + Send> Engine for Loaded<M> {
         sequence: SequenceId,
         token: u32,
         most_drafts: usize,
-        choose: &mut dyn FnMut(&[f32], Counters) -> Result<Choice, Error>,
+        choose: &mut Choose<'_>,
     ) -> Result<Round, Error> {
         let Loaded { model, host, kernels, sequences, .. } = self;
         let state = sequences[sequence.0].as_mut().expect("an open sequence");

@@ -5,10 +5,12 @@
 //! [`Engine`]; [`generate()`] turns a prompt's ids into new ones. The models themselves are in the
 //! crate `models`, disk and caches in `store`.
 
+pub mod batch;
 mod budget;
 mod checkpoint;
 mod generate;
 mod host;
+pub mod journal;
 mod loaded;
 pub mod logits;
 mod resident;
@@ -20,7 +22,7 @@ pub use budget::{Demand, MAX_CHUNK, Prepared, layout, parse_memory, prepare};
 pub use checkpoint::{Checkpoint, Family, tokenizer_at};
 pub use generate::{Event, Finish, FinishReason, Request, Spent, generate};
 pub use host::{Block, Counters, Host, describe, drive};
-pub use loaded::{Engine, Loaded, SequenceId, Work};
+pub use loaded::{Choose, Engine, Loaded, SequenceId, Work};
 pub use resident::Resident;
 pub use sampling::{Sampler, Sampling, SamplingError};
 pub use streaming::Streaming;

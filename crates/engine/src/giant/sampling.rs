@@ -47,6 +47,24 @@ impl Sampling {
     /// Top-p used when sampling is asked for without a number.
     pub const DEFAULT_TOP_P: f32 = 0.95;
 
+    /// As asked for: greedy unless anything is given, and what is not given by default.
+    pub fn asked(
+        temperature: Option<f32>,
+        top_k: Option<usize>,
+        top_p: Option<f32>,
+        seed: Option<u64>,
+    ) -> Sampling {
+        let any = seed.is_some() || top_p.is_some() || top_k.is_some();
+        let temperature =
+            temperature.unwrap_or(if any { Sampling::DEFAULT_TEMPERATURE } else { 0.0 });
+        Sampling {
+            temperature,
+            top_k: top_k.unwrap_or(0),
+            top_p: top_p.unwrap_or(Sampling::DEFAULT_TOP_P),
+            seed: seed.unwrap_or(0),
+        }
+    }
+
     /// Refuses parameters out of range.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! One file a command: its arguments and the library call they become.
 
+mod batch;
 mod bench;
 mod cache_sim;
 mod check_op;
@@ -44,6 +45,7 @@ pub enum Command {
     Tokenize(tokenize::TokenizeArgs),
     Detokenize(tokenize::DetokenizeArgs),
     Convert(convert::Args),
+    Batch(batch::Args),
     Plan(plan::Args),
     Pack(pack::Args),
     CacheSim(cache_sim::Args),
@@ -64,6 +66,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<Code> {
         Command::Tokenize(args) => tokenize::tokenize(args),
         Command::Detokenize(args) => tokenize::detokenize(args),
         Command::Convert(args) => convert::run(args),
+        Command::Batch(args) => batch::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Pack(args) => pack::run(args),
         Command::CacheSim(args) => cache_sim::run(args),

@@ -84,7 +84,7 @@ fn run_directory(args: &Args, dir: &Path) -> anyhow::Result<Code> {
         dir,
         prompt: args.giant.text.clone().or(file_or_dash),
         max_tokens: args.sampling.max_tokens,
-        temperature: args.sampling.temperature.map(|t| t.q16() as f32 / 65536.0),
+        temperature: args.sampling.temperature.map(giant::temperature),
         seed: args.sampling.seed,
         json: run.json,
         quiet: run.quiet,

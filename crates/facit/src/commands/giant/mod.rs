@@ -141,7 +141,13 @@ pub fn load(
     Ok(engine)
 }
 
-fn regime(name: &str) -> Result<Regime, String> {
+/// What model directories take for a temperature.
+pub fn temperature(t: engine::Temperature) -> f32 {
+    t.q16() as f32 / 65536.0
+}
+
+/// A regime by its name.
+pub fn regime(name: &str) -> Result<Regime, String> {
     match name {
         "w8a8" => Ok(Regime::W8a8),
         "bf16" => Ok(Regime::Bf16),

@@ -23,7 +23,7 @@ use crate::ui::{self, Out, units};
 /// New tokens when nobody says.
 pub const DEFAULT_MAX_TOKENS: usize = 64;
 /// Most positions of a prompt and its continuation, the larger of the models' own limits.
-const MAX_POSITIONS: usize = 1 << 20;
+pub const MAX_POSITIONS: usize = 1 << 20;
 
 /// What `run` was asked, already read from the arguments.
 pub struct Asked<'a> {
@@ -49,32 +49,13 @@ pub struct Asked<'a> {
     pub options: &'a GiantOptions,
 }
 
-impl Asked<'_> {
-    /// Greedy unless any sampling option was given.
-    fn sampling(&self) -> Sampling {
-        let o = self.options;
-        let asked = self.seed.is_some() || o.top_p.is_some() || o.top_k.is_some();
-        let temperature = match self.temperature {
-            Some(t) => t,
-            None if asked => Sampling::DEFAULT_TEMPERATURE,
-            None => 0.0,
-        };
-        Sampling {
-            temperature,
-            top_k: o.top_k.unwrap_or(0),
-            top_p: o.top_p.unwrap_or(Sampling::DEFAULT_TOP_P),
-            seed: self.seed.unwrap_or(0),
-        }
-    }
-}
-
 /// Runs it.
 pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
     let options = asked.options;
     for path in options.save_state.iter().chain(&options.dump_logits).chain(&options.record_trace) {
         engine::files::check_writable(path)?;
     }
-    let sampling = asked.sampling();
+    let sampling = Sampling::asked(asked.temperature, options.top_k, options.top_p, asked.seed);
     let mut sampler = Sampler::new(sampling, 0).map_err(|e| Usage(e.to_string()))?;
     let checkpoint = Checkpoint::open(asked.dir)?;
     if options.drafts > 0 && checkpoint.family() == Family::KimiK3 {
@@ -189,13 +170,46 @@ fn prompt_ids(asked: &Asked<'_>, tokenizer: Option<&Tokenizer>) -> anyhow::Resul
     }
 }
 
+/// Tokens to text, one at a time: nothing for control tokens, ids where there is no tokenizer.
+pub struct Speller<'a> {
+    tokenizer: Option<&'a Tokenizer>,
+    utf8: Utf8Stream,
+    any: bool,
+}
+
+impl<'a> Speller<'a> {
+    fn new(tokenizer: Option<&'a Tokenizer>) -> Self {
+        Speller { tokenizer, utf8: Utf8Stream::default(), any: false }
+    }
+
+    /// The whole text of some tokens.
+    pub fn spell(tokenizer: Option<&'a Tokenizer>, ids: &[u32]) -> String {
+        let mut speller = Speller::new(tokenizer);
+        let mut text: String = ids.iter().map(|&id| speller.piece(id)).collect();
+        text.push_str(&speller.finish());
+        text
+    }
+
+    fn piece(&mut self, id: u32) -> String {
+        let first = !std::mem::replace(&mut self.any, true);
+        match self.tokenizer {
+            None => format!("{}{id}", if first { "" } else { " " }),
+            Some(t) if t.is_control(id) => String::new(),
+            Some(t) => t.token(id).map(|bytes| self.utf8.push(bytes)).unwrap_or_default(),
+        }
+    }
+
+    fn finish(&mut self) -> String {
+        self.utf8.finish()
+    }
+}
+
 /// Streams what was made and remembers it.
 struct Writer<'a> {
-    tokenizer: Option<&'a Tokenizer>,
+    speller: Speller<'a>,
     out: Out,
     silent: bool,
     keep_logits: bool,
-    utf8: Utf8Stream,
     ids: Vec<u32>,
     text: String,
     logits: Vec<f32>,
@@ -207,11 +221,10 @@ struct Writer<'a> {
 impl<'a> Writer<'a> {
     fn new(tokenizer: Option<&'a Tokenizer>, silent: bool, keep_logits: bool) -> Self {
         Writer {
-            tokenizer,
+            speller: Speller::new(tokenizer),
             out: Out::default(),
             silent,
             keep_logits,
-            utf8: Utf8Stream::default(),
             ids: Vec::new(),
             text: String::new(),
             logits: Vec::new(),
@@ -232,18 +245,9 @@ impl<'a> Writer<'a> {
                 // The first token is the prefill's.
                 self.decode.add(usize::from(!self.ids.is_empty()), spent);
                 self.ids.push(*id);
-                let piece = self.piece(*id);
+                let piece = self.speller.piece(*id);
                 self.say(&piece);
             }
-        }
-    }
-
-    /// What a token adds to the text: nothing for control tokens, the id itself without tokenizer.
-    fn piece(&mut self, id: u32) -> String {
-        match self.tokenizer {
-            None => format!("{}{id}", if self.ids.len() > 1 { " " } else { "" }),
-            Some(t) if t.is_control(id) => String::new(),
-            Some(t) => t.token(id).map(|bytes| self.utf8.push(bytes)).unwrap_or_default(),
         }
     }
 
@@ -255,9 +259,9 @@ impl<'a> Writer<'a> {
     }
 
     fn finish(&mut self) -> anyhow::Result<()> {
-        let rest = self.utf8.finish();
+        let rest = self.speller.finish();
         self.say(&rest);
-        if !self.silent && (ui::interactive() || self.tokenizer.is_none()) {
+        if !self.silent && (ui::interactive() || self.speller.tokenizer.is_none()) {
             self.out.bytes(b"\n")?;
         }
         self.failed.take().map_or(Ok(()), Err)
