@@ -6,6 +6,7 @@
 mod arch;
 mod avx512;
 mod ci;
+mod ladder;
 mod sbf;
 mod shell;
 mod targets;
@@ -37,6 +38,8 @@ enum Chore {
     Web,
     /// One run on every target and architecture, in a table; fails unless all agree to the bit.
     Targets,
+    /// A model larger than memory under real memory limits: one row a budget, the same logits.
+    Ladder(ladder::Args),
     /// House rules: file headers and lengths, dependency table, licences, unsafe code, links.
     Tidy,
 }
@@ -50,6 +53,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Wasm => wasm::run(),
         Chore::Web => wasm::test(),
         Chore::Targets => targets::run(),
+        Chore::Ladder(args) => ladder::run(&args),
         Chore::Tidy => tidy::run(),
     }
 }

@@ -268,3 +268,30 @@ fn a_recorded_trace_is_simulated() {
     std::fs::write(&trace, "no trace").unwrap();
     facit(&["cache-sim", text(&trace)]).ends(6, &["trace"]);
 }
+
+/// Catches a shard that is cut while the run reads it and is taken for whole.
+#[test]
+fn a_shard_cut_in_the_middle_of_a_run_stops_it() {
+    use std::io::Read as _;
+    let dir = kimi();
+    let args = ["run", text(dir.path()), "--ids", IDS, "-n", "5000", "--memory", "60MB"];
+    let mut child = common::command(&args)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It has begun to make tokens.
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut [0; 8]).unwrap();
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "safetensors") {
+            let len = std::fs::metadata(&path).unwrap().len();
+            std::fs::File::options().write(true).open(&path).unwrap().set_len(len / 2).unwrap();
+        }
+    }
+    let drain = std::thread::spawn(move || out.read_to_end(&mut Vec::new()));
+    let ran = common::collect(child.wait_with_output().unwrap());
+    drain.join().unwrap().unwrap();
+    ran.ends(6, &["tensor", ".safetensors"]);
+}

@@ -3,7 +3,6 @@
 use models::deepseek_v41::{self, tensors::VISION_PREFIXES};
 use models::machine::Model;
 use numerics::Kernels;
-use store::io::Real;
 use store::layout::Layout;
 use store::memory::Memory;
 use store::plan::{Needs, PRESETS, Plan, Shape, Wishes, plan};
@@ -167,7 +166,7 @@ fn prepare_model<'c, M: Model + Send + 'static>(
 ) -> Result<Prepared<'c>, Error> {
     let index = checkpoint.index();
     let layout = store_layout(model.layout(), facts.ignored)?;
-    let source = Source::open(&Real, index, layout, checkpoint.dir())?;
+    let source = Source::open(&**checkpoint.disk(), index, layout, checkpoint.dir())?;
     let mut shape = source.shape(facts.top_k as u64)?;
     let tables = model.layout().tables.iter().enumerate();
     let row = |(i, t): (usize, &models::machine::TableSpec)| {

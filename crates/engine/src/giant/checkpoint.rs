@@ -6,6 +6,7 @@ use std::sync::Arc;
 use models::deepseek_v41::{self, DeepSeekV41};
 use models::kimi_k3::{self, KimiK3};
 use models::machine::Stored;
+use store::io::{Disk, Real};
 use store::safetensors::Index;
 use text::{Tokenizer, TokenizerFiles};
 
@@ -28,6 +29,7 @@ pub enum Family {
 
 /// An opened model directory. Only headers and small files have been read.
 pub struct Checkpoint {
+    disk: Arc<dyn Disk>,
     dir: PathBuf,
     family: Family,
     config: Vec<u8>,
@@ -46,11 +48,20 @@ impl Checkpoint {
     /// # Errors
     /// A config of another model; any shard whose header is not in order.
     pub fn open(dir: &Path) -> Result<Checkpoint, Error> {
+        Checkpoint::open_on(&Real::shared(), dir)
+    }
+
+    /// The same with shards on a given file system.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn open_on(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Checkpoint, Error> {
         let path = dir.join("config.json");
         let config = files::read(&path, MAX_CONFIG_BYTES)?;
         let family = family_of(&config, &show(&path))?;
-        let index = Arc::new(Index::open(dir)?);
-        Ok(Checkpoint { dir: dir.to_owned(), family, config, index })
+        let index = Arc::new(Index::open_on(disk, dir)?);
+        let (disk, dir) = (Arc::clone(disk), dir.to_owned());
+        Ok(Checkpoint { disk, dir, family, config, index })
     }
 
     /// Which family's model it is.
@@ -61,6 +72,11 @@ impl Checkpoint {
     /// Where it lies.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Where its shards are read from.
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
     }
 
     /// Every tensor by name.

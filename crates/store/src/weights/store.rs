@@ -266,6 +266,10 @@ impl WeightStore {
                 st.order = (u..units).chain(0..u).collect();
             }
         }
+        // Reading ahead failed: now that it is wanted it gets another chance.
+        if matches!(st.units[u], UnitState::Failed(_)) {
+            st.units[u] = UnitState::Absent;
+        }
         let result = loop {
             self.inner.pump(&mut st);
             match &st.units[u] {
