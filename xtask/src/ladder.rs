@@ -168,6 +168,8 @@ impl Ladder {
         let facit = &report["facit"];
         let decode = &facit["decode"];
         let plan = self.plan(budget)?;
+        exact_bytes(&decode["read"], &plan["plan"], self.tokens as u64)
+            .with_context(|| format!("{budget} bytes of memory"))?;
         let sum = shell::output("sha256sum", &[path(&logits)?])?;
         Ok(Row {
             budget,
@@ -269,6 +271,26 @@ impl Ladder {
         let args = [&all[..], command, options, &["--memory", &memory, "--quiet"]].concat();
         Ok(serde_json::from_str(&shell::output("sh", &args)?)?)
     }
+}
+
+/// What was decoded must have read exactly what the plan says.
+fn exact_bytes(read: &Value, plan: &Value, tokens: u64) -> Result<()> {
+    let of = |v: &Value, key: &str| v[key].as_u64().with_context(|| format!("no {key}"));
+    for (counted, planned) in
+        [("trunk_bytes", "trunk_per_token"), ("other_bytes", "rows_per_token")]
+    {
+        let (got, want) = (of(read, counted)?, of(plan, planned)? * tokens);
+        if got != want {
+            bail!("{counted}: {got} read, {want} planned");
+        }
+    }
+    // All experts of these checkpoints have one size.
+    let (requests, hits) = (of(read, "expert_requests")?, of(read, "expert_hits")?);
+    let (got, all) = (of(read, "expert_bytes")?, of(plan, "experts_per_token")? * tokens);
+    if u128::from(got) * u128::from(requests) != u128::from(all) * u128::from(requests - hits) {
+        bail!("experts: {got} bytes read, {hits} hits of {requests}, {all} bytes without a cache");
+    }
+    Ok(())
 }
 
 /// A control group that limits memory, of version 1 or 2; removed when dropped.

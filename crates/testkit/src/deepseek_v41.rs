@@ -139,6 +139,31 @@ pub fn write_released_headers(dir: &Path) -> std::io::Result<()> {
     std::fs::write(dir.join("config.json"), released().to_string())
 }
 
+/// A tokenizer for the released model's dimensions: the golden tiny one's tokens, then new ones,
+/// then their capitals, so that engram compresses as many tokens as the released tokenizer does.
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn write_released_tokenizer(dir: &Path) -> std::io::Result<()> {
+    let tiny = crate::root().join("vectors/deepseek_v41/tiny_model");
+    let read = |name: &str| -> std::io::Result<Value> {
+        Ok(serde_json::from_slice(&std::fs::read(tiny.join(name))?)?)
+    };
+    let (mut tokenizer, config) = (read("tokenizer.json")?, read("config.json")?);
+    let number = |c: &Value, key: &str| c["text_config"][key].as_u64().expect(key);
+    let (vocab, compressed) = ("vocab_size", "engram_compressed_vocab_size");
+    let all = number(&released(), vocab);
+    let new = number(&released(), compressed) - number(&config, compressed);
+    let entries = tokenizer["model"]["vocab"].as_object_mut().expect("a vocabulary");
+    for id in number(&config, vocab)..all {
+        let n = id - number(&config, vocab);
+        let name = if n < new { format!("new{n}") } else { format!("NEW{}", n - new) };
+        entries.insert(name, id.into());
+    }
+    std::fs::write(dir.join("tokenizer.json"), tokenizer.to_string())?;
+    std::fs::copy(tiny.join("tokenizer_config.json"), dir.join("tokenizer_config.json")).map(drop)
+}
+
 fn expert(layer: &LayerSpec, id: usize) -> Vec<Tensor> {
     let named = |i: usize| TensorSpec { name: layer.expert_name(id, i), ..layer.expert[i].clone() };
     run(&(0..layer.expert.len()).map(named).collect::<Vec<_>>())
