@@ -1,22 +1,25 @@
-//! Throughput of `matmul` in GB/s of weight bytes (packed, scales included) per position: formats,
-//! in cache and from memory, numbers of positions, backends. One thread. Criterion measures; a
-//! table at the end puts the same run's best times side by side as ratios to the scalar definition
-//! and to one position.
+//! Throughput of `matmul`, one thread: formats, weights in cache and from memory, numbers of
+//! positions, backends. A line gives GB/s of weight bytes (packed, scales included) times
+//! positions; the same as a ratio to the scalar definition and to one position; and the
+//! multiplications as a share of the fused multiply-adds this processor can do at all, measured in
+//! the same run by a loop that touches registers only.
 //!
-//! Times are those the thread was running (where the system tells), so that a busy machine spoils
-//! them less.
+//! `cargo bench -p facit-numerics [-- WORD...]` measures the lines whose `weights/format/backend/T`
+//! contain every word. Times are those the thread was running (where the system tells), the best
+//! of several, so that a busy machine spoils them less.
 #![allow(clippy::print_stdout)]
+#![allow(unsafe_code)] // the measure of the peak is written in intrinsics
 
-use criterion::{BenchmarkId, Criterion};
 use numerics::{Backend, Kernels, Matrix, NanScale, Weights};
-use std::cell::LazyCell;
 use std::hint::black_box;
 use std::time::Duration;
 
 const COLS: usize = 3584;
-const POSITIONS: [usize; 3] = [1, 8, 32];
+const POSITIONS: [usize; 5] = [1, 8, 16, 32, 64];
 /// Weight bytes that stay in the second- or third-level cache, and that cannot.
 const SIZES: [(&str, usize); 2] = [("cache", 2 << 20), ("memory", 96 << 20)];
+/// Time to spend on a line, and calls to make at least.
+const MEASURE: (Duration, usize) = (Duration::from_millis(250), 3);
 
 struct Stored {
     name: &'static str,
@@ -70,96 +73,161 @@ fn thread_time() -> Duration {
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
-/// One line of the table: GB/s of weight bytes times positions.
+/// The shortest time of `f`.
+fn best(mut f: impl FnMut()) -> Duration {
+    let mut best = Duration::MAX;
+    let mut total = Duration::ZERO;
+    let mut calls = 0;
+    while total < MEASURE.0 || calls < MEASURE.1 {
+        let start = thread_time();
+        f();
+        let one = thread_time() - start;
+        best = best.min(one);
+        total += one;
+        calls += 1;
+    }
+    best
+}
+
+/// One line of the table.
 struct Line {
     place: &'static str,
     format: &'static str,
     backend: &'static str,
     positions: usize,
+    /// GB/s of weight bytes times positions.
     rate: f64,
+    /// Multiplications a second, in units of 10^9.
+    products: f64,
 }
 
 fn main() {
-    let mut criterion = Criterion::default()
-        .warm_up_time(Duration::from_millis(50))
-        .measurement_time(Duration::from_millis(300))
-        .sample_size(10)
-        .configure_from_args();
+    // cargo itself passes `--bench`.
+    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let wanted = |name: &str| words.iter().all(|w| name.contains(w.as_str()));
     let mut lines: Vec<Line> = Vec::new();
+    println!("weights, GB/s of weight bytes times positions, one thread, {COLS} columns");
     for (place, size) in SIZES {
         for format in ["bf16", "mxfp4", "fp8", "f32"] {
-            // Made when first measured: a filter may leave it out.
-            let stored = LazyCell::new(|| Stored::new(format, size));
+            let mut stored = None;
             for backend in Backend::supported() {
+                // Measured anew each time: the clock of the processor is not always the same.
                 for t in POSITIONS {
-                    measure(&mut criterion, &mut lines, (place, format), &stored, backend, t);
+                    if wanted(&format!("{place}/{format}/{}/{t}", backend.name())) {
+                        let stored = stored.get_or_insert_with(|| Stored::new(format, size));
+                        lines.push(measure(place, stored, backend, t));
+                        print_line(&lines, peak(backend));
+                    }
                 }
             }
         }
     }
-    print_table(&lines);
-    criterion.final_summary();
 }
 
-fn measure(
-    criterion: &mut Criterion,
-    lines: &mut Vec<Line>,
-    (place, format): (&'static str, &'static str),
-    stored: &LazyCell<Stored, impl FnOnce() -> Stored>,
-    backend: Backend,
-    t: usize,
-) {
+fn measure(place: &'static str, stored: &Stored, backend: Backend, t: usize) -> Line {
     let k = Kernels::new(backend, 1);
     let x: Vec<f32> = (0..t * COLS).map(|i| (i % 17) as f32 * 0.125 - 1.0).collect();
-    let mut best = None;
-    let mut group = criterion.benchmark_group(format!("{place}/{format}"));
-    group.bench_function(BenchmarkId::new(backend.name(), t), |b| {
-        let whole = stored.matrix();
-        // The definition is bound by arithmetic wherever the weights lie: a part is enough.
-        let m = if backend == Backend::scalar() { whole.row_range(0..32) } else { whole };
-        let bytes = (stored.bytes.len() + stored.scales.len()) * m.rows() / stored.rows;
-        let mut out = vec![0f32; t * m.rows()];
-        b.iter_custom(|n| {
-            let mut total = Duration::ZERO;
-            for _ in 0..n {
-                let start = thread_time();
-                k.matmul(black_box(&m), black_box(&x), t, &mut out);
-                let one = thread_time() - start;
-                black_box(&mut out);
-                let rate = (bytes * t) as f64 / one.as_secs_f64() / 1e9;
-                best = Some(rate.max(best.unwrap_or(0.0)));
-                total += one;
-            }
-            total
-        })
+    let whole = stored.matrix();
+    // The definition is bound by arithmetic wherever the weights lie: a part is enough.
+    let m = if backend == Backend::scalar() { whole.row_range(0..32) } else { whole };
+    let mut out = vec![0f32; t * m.rows()];
+    let time = best(|| {
+        k.matmul(black_box(&m), black_box(&x), t, &mut out);
+        black_box(&mut out);
     });
-    group.finish();
-    if let Some(rate) = best {
-        lines.push(Line { place, format, backend: backend.name(), positions: t, rate });
+    let bytes = (stored.bytes.len() + stored.scales.len()) * m.rows() / stored.rows;
+    let per_second = |n: usize| (n * t) as f64 / time.as_secs_f64() / 1e9;
+    Line {
+        place,
+        format: stored.name,
+        backend: backend.name(),
+        positions: t,
+        rate: per_second(bytes),
+        products: per_second(m.rows() * COLS),
     }
 }
 
-fn print_table(lines: &[Line]) {
-    println!("\nGB/s of weight bytes times positions, best of the run, one thread, {COLS} columns");
-    println!(
-        "{:8} {:6} {:8} {:>3} {:>8} {:>10} {:>14}",
-        "weights", "format", "backend", "T", "GB/s", "x scalar", "x one position"
-    );
-    for l in lines {
-        let find = |backend: &str, t: usize| {
-            let of = |o: &&Line| o.place == l.place && o.format == l.format;
-            let found = lines.iter().filter(of).find(|o| o.backend == backend && o.positions == t);
-            found.map_or(f64::NAN, |o| o.rate)
-        };
+/// Prints the last of `lines`; `peak` in 10^9 multiply-adds a second.
+fn print_line(lines: &[Line], peak: Option<f64>) {
+    let Some(l) = lines.last() else { return };
+    if lines.len() == 1 {
         println!(
-            "{:8} {:6} {:8} {:>3} {:>8.2} {:>10.1} {:>14.2}",
-            l.place,
-            l.format,
-            l.backend,
-            l.positions,
-            l.rate,
-            l.rate / find("scalar", l.positions),
-            l.rate / find(l.backend, 1)
+            "{:8} {:6} {:8} {:>3} {:>8} {:>10} {:>14} {:>10}",
+            "weights", "format", "backend", "T", "GB/s", "x scalar", "x one position", "% of peak"
         );
+    }
+    let ratio = |backend: &str, t: usize| {
+        let of = |o: &&Line| o.place == l.place && o.format == l.format;
+        let found = lines.iter().filter(of).find(|o| o.backend == backend && o.positions == t);
+        found.map_or("-".into(), |o| format!("{:.2}", l.rate / o.rate))
+    };
+    println!(
+        "{:8} {:6} {:8} {:>3} {:>8.2} {:>10} {:>14} {:>10}",
+        l.place,
+        l.format,
+        l.backend,
+        l.positions,
+        l.rate,
+        ratio("scalar", l.positions),
+        ratio(l.backend, 1),
+        peak.map_or("-".into(), |p| format!("{:.0}", 100.0 * l.products / p))
+    );
+}
+
+/// The most fused multiply-adds of `f64` this processor does in a second, in units of 10^9, with
+/// the backend's vectors. Known where it can be written down here.
+fn peak(backend: Backend) -> Option<f64> {
+    const ROUNDS: usize = 1_000_000;
+    let per_second = |n: usize, t: Duration| (n * ROUNDS) as f64 / t.as_secs_f64() / 1e9;
+    #[cfg(target_arch = "x86_64")]
+    match backend.name() {
+        // SAFETY: the backend says that the processor has the instructions.
+        "avx2" => return Some(per_second(10 * 4, best_of(|| unsafe { x86::avx2(ROUNDS) }))),
+        // SAFETY: as above.
+        "avx512" => return Some(per_second(10 * 8, best_of(|| unsafe { x86::avx512(ROUNDS) }))),
+        _ => (),
+    }
+    let _ = (backend, per_second, best_of::<fn()>);
+    None
+}
+
+/// The shortest of a few times.
+fn best_of<F: Fn()>(f: F) -> Duration {
+    let time = || {
+        let start = thread_time();
+        f();
+        thread_time() - start
+    };
+    (0..5).map(|_| time()).min().unwrap_or(Duration::MAX)
+}
+
+/// Ten independent chains of multiply-adds, which hide the latency of one.
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    #[target_feature(enable = "avx2,fma")]
+    pub unsafe fn avx2(rounds: usize) {
+        let (a, b) = (_mm256_set1_pd(black_box(0.5)), _mm256_set1_pd(black_box(0.25)));
+        let mut sums = [_mm256_setzero_pd(); 10];
+        for _ in 0..rounds {
+            for s in &mut sums {
+                *s = _mm256_fmadd_pd(*s, a, b);
+            }
+        }
+        black_box(sums);
+    }
+
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn avx512(rounds: usize) {
+        let (a, b) = (_mm512_set1_pd(black_box(0.5)), _mm512_set1_pd(black_box(0.25)));
+        let mut sums = [_mm512_setzero_pd(); 10];
+        for _ in 0..rounds {
+            for s in &mut sums {
+                *s = _mm512_fmadd_pd(*s, a, b);
+            }
+        }
+        black_box(sums);
     }
 }

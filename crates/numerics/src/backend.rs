@@ -64,19 +64,4 @@ impl Backend {
             Isa::Simd128 => "simd128",
         }
     }
-
-    /// `f64` of a vector; 0 for the scalar definition.
-    pub(crate) fn vector_len(self) -> usize {
-        match self.0 {
-            Isa::Scalar => 0,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => 4,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => 8,
-            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-            Isa::Neon => 2,
-            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-            Isa::Simd128 => 2,
-        }
-    }
 }

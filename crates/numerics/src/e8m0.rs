@@ -5,7 +5,7 @@ pub const NAN: u8 = 255;
 
 /// The exact value of a code (NaN for 255). 0 is 2^-127, a subnormal `f32`.
 #[inline(always)]
-pub fn decode(code: u8) -> f32 {
+pub const fn decode(code: u8) -> f32 {
     match code {
         0 => f32::from_bits(1 << 22),
         NAN => f32::NAN,

@@ -59,8 +59,8 @@ impl Kernels {
         let group = even_group(t);
         for (x, out) in x.chunks(group * cols).zip(out.chunks_mut(group * rows)) {
             let t = x.len() / cols;
-            let mut wide = Scratch::new(Positions::wide_len(t, cols));
-            let x = Positions::new(x, t, self.backend.vector_len(), &mut wide);
+            let mut packed = Scratch::new(Positions::packed_len(t, cols));
+            let x = Positions::new(x, t, &mut packed);
             let out = Output::new(out, rows);
             self.split(rows, MIN_ROWS, cols * t, &|range| {
                 // SAFETY: `out` is borrowed until `split` returns; its ranges are disjoint.
@@ -94,7 +94,7 @@ impl Kernels {
         assert_eq!(x.len(), t * m.rows(), "x is not [t, rows]");
         assert_eq!(out.len(), t * m.cols(), "out is not [t, cols]");
         let (rows, cols) = (m.rows(), m.cols());
-        if self.backend == Backend::scalar() {
+        if self.backend == Backend::scalar() || !simd::format::exact(m) {
             return definition::matmul_transposed(m, x, t, out);
         }
         let group = even_group(t);

@@ -1,88 +1,58 @@
 //! `out[t][r] = dot(x[t], m[r])`, once for all weight formats and instruction sets.
 //!
-//! `x` is widened to `f64` once ([`Positions`]). One position: [`single`] multiplies a few rows at
-//! a time straight from their packed form. More positions: [`panels`] widens a few rows of a few
-//! hundred columns into the first-level cache, once for all positions, and [`tile`] multiplies
-//! them. Sums that must wait for the next columns wait as lanes, so nothing is reordered.
+//! Weights are decoded to `f32` into the first-level cache and widened to `f64` as they are loaded
+//! from there; so is `x`. One position: [`single`] decodes and multiplies a few rows side by side.
+//! More positions: [`panels`] decodes a few rows of a few hundred columns once for all of them,
+//! and [`tile`] multiplies. Sums that must wait for the next columns wait as sixteen lanes, so
+//! nothing is reordered.
 #![allow(unsafe_code)]
 
-use super::format::{Format, Row};
+use super::format::{Format, Scales};
 use super::scratch::Scratch;
-use super::{Lanes, Output, UNIT};
+use super::{Lanes, Output, UNIT, matmul_rows_defined};
+use crate::Matrix;
 use crate::dot::{LANES, reduce, to_f32};
 use std::ops::Range;
 
 /// Positions multiplied at once. More are taken in groups, which bounds the working memory.
 pub(crate) const MAX_POSITIONS: usize = 64;
-/// Positions of a tile.
-const TILE_POSITIONS: usize = 4;
-/// Rows of a tile.
-const TILE_ROWS: usize = 3;
-/// Rows of a panel: weights widened together.
-const PANEL_ROWS: usize = 2 * TILE_ROWS;
-/// Columns of a panel. With six rows, 12 KB of `f64`; four positions of it are 8 KB more.
-const PANEL_COLS: usize = 256;
-const PANEL_CHUNKS: usize = PANEL_COLS / LANES;
+/// Positions of a tile at most.
+const TILE_POSITIONS: usize = 6;
+/// Rows of a panel: a multiple of the rows of every [`tile`].
+const PANEL_ROWS: usize = 12;
+/// Columns of a panel. With all rows 24 KB.
+const PANEL_COLS: usize = 512;
 
 /// Rows to hand to a thread at least: a few panels.
-pub(crate) const MIN_ROWS: usize = 4 * PANEL_ROWS;
+pub(crate) const MIN_ROWS: usize = 2 * PANEL_ROWS;
 
-/// The inputs of a product, `[t, cols]`, in the order the kernels read them.
-///
-/// One position: as it is, padded with zeros to whole units. More: in groups of four (the last may
-/// be smaller) `[group][lane / N][chunk of 16 columns][position][N]`, where `N` is the vector
-/// length, so that [`tile`] reads on and on.
+/// The inputs of a product, `[t, cols]`, as the kernels read them: `[panel of columns][t]
+/// [PANEL_COLS]`, padded with zeros to whole units.
 pub(crate) struct Positions<'a> {
     plain: &'a [f32],
-    wide: &'a [f64],
+    packed: &'a [f32],
     t: usize,
     cols: usize,
 }
 
 impl<'a> Positions<'a> {
-    /// `f64` elements that [`Positions::new`] needs.
-    pub(crate) fn wide_len(t: usize, cols: usize) -> usize {
-        t * cols.next_multiple_of(UNIT)
+    /// Floats that [`Positions::new`] needs.
+    pub(crate) fn packed_len(t: usize, cols: usize) -> usize {
+        t * cols.next_multiple_of(PANEL_COLS)
     }
 
-    /// Widens `x` into `wide` for vectors of `n` elements; `n` is 0 for the scalar definition,
-    /// which reads `x` itself.
-    pub(crate) fn new(x: &'a [f32], t: usize, n: usize, wide: &'a mut [f64]) -> Positions<'a> {
+    /// Packs `x` into `packed`.
+    pub(crate) fn new(x: &'a [f32], t: usize, packed: &'a mut [f32]) -> Positions<'a> {
         let cols = x.len() / t;
-        match n {
-            0 => (),
-            _ if t == 1 => {
-                let (head, pad) = wide.split_at_mut(cols);
-                head.iter_mut().zip(x).for_each(|(w, &v)| *w = v as f64);
-                pad.fill(0.0);
-            }
-            2 => Self::pack::<2>(x, cols, wide),
-            4 => Self::pack::<4>(x, cols, wide),
-            8 => Self::pack::<8>(x, cols, wide),
-            _ => unreachable!("a vector has 2, 4 or 8 elements"),
-        }
-        Positions { plain: x, wide, t, cols }
-    }
-
-    fn pack<const N: usize>(x: &[f32], cols: usize, wide: &mut [f64]) {
-        let padded = cols.next_multiple_of(UNIT);
-        let groups = wide.chunks_mut(TILE_POSITIONS * padded);
-        for (group, x) in groups.zip(x.chunks(TILE_POSITIONS * cols)) {
-            let positions = x.len() / cols;
-            if padded != cols {
-                group.fill(0.0);
-            }
-            for (p, x) in x.chunks_exact(cols).enumerate() {
-                for (chunk, x) in x.chunks(LANES).enumerate() {
-                    for (v, x) in x.chunks(N).enumerate() {
-                        let at = ((v * (padded / LANES) + chunk) * positions + p) * N;
-                        for (w, &x) in group[at..at + N].iter_mut().zip(x) {
-                            *w = x as f64;
-                        }
-                    }
-                }
+        for (i, panel) in packed.chunks_exact_mut(t * PANEL_COLS).enumerate() {
+            let first = i * PANEL_COLS;
+            let n = PANEL_COLS.min(cols - first);
+            for (row, x) in panel.chunks_exact_mut(PANEL_COLS).zip(x.chunks_exact(cols)) {
+                row[..n].copy_from_slice(&x[first..first + n]);
+                row[n..n.next_multiple_of(UNIT)].fill(0.0);
             }
         }
+        Positions { plain: x, packed, t, cols }
     }
 
     /// The inputs as given, `[t, cols]`.
@@ -98,61 +68,86 @@ impl<'a> Positions<'a> {
 #[inline(always)]
 pub(crate) unsafe fn rows<L: Lanes, F: Format>(
     f: F,
+    m: &Matrix,
     x: &Positions,
     rows: Range<usize>,
     out: Output,
 ) {
-    debug_assert_eq!(f.cols(), x.cols);
-    debug_assert_eq!(x.wide.len(), Positions::wide_len(x.t, x.cols));
-    if x.t > 1 {
-        // SAFETY: passed on to the caller.
-        return unsafe { panels::<L, F>(&f, x, rows, out) };
-    }
+    assert_eq!(f.cols(), x.cols);
+    assert_eq!(x.packed.len(), Positions::packed_len(x.t, x.cols));
     // SAFETY: passed on to the caller.
     unsafe {
+        if x.t > 1 {
+            return panels::<L, F>(&f, m, x, rows, out);
+        }
         let done = match L::ROWS {
-            4 => single::<L, F, 4>(&f, x.wide, rows.clone(), out),
-            2 => single::<L, F, 2>(&f, x.wide, rows.clone(), out),
+            6 => single::<L, F, 6>(&f, m, x, rows.clone(), out),
+            3 => single::<L, F, 3>(&f, m, x, rows.clone(), out),
+            2 => single::<L, F, 2>(&f, m, x, rows.clone(), out),
             _ => rows.start,
         };
-        single::<L, F, 1>(&f, x.wide, done..rows.end, out);
+        single::<L, F, 1>(&f, m, x, done..rows.end, out);
     }
 }
+
+/// Bytes that [`single`] asks for ahead of time in each of its rows.
+const AHEAD: usize = 1024;
 
 /// One position times as many whole groups of `R` rows as there are; returns the first row not
 /// done.
 ///
 /// # Safety
-/// As for [`Lanes`] and [`Output::put`]; `x` holds whole units.
+/// As for [`Lanes`] and [`Output::put`].
 #[inline(always)]
 unsafe fn single<L: Lanes, F: Format, const R: usize>(
     f: &F,
-    x: &[f64],
+    m: &Matrix,
+    x: &Positions,
     rows: Range<usize>,
     out: Output,
 ) -> usize {
     let whole = f.cols() / UNIT;
+    let (positions, x) = (x, x.packed.as_ptr());
+    // Decoded units, `[2][R][32]`: one is multiplied while the next is decoded.
+    let mut ring = Scratch::<f32>::new(2 * R * UNIT);
+    let ring = ring.as_mut_ptr();
     let mut r = rows.start;
     while r + R <= rows.end {
         let w: [_; R] = std::array::from_fn(|i| f.row(r + i));
-        let bytes = w.map(|row| row.bytes.as_ptr());
-        // SAFETY: a row has `whole` units and `x` 32 elements for each; the rest is passed on.
+        let mut seen = Scales::default();
+        // SAFETY: rows and units exist, `x` is padded to whole units; the rest is passed on.
         unsafe {
-            let mut sums = [L::zeros(); R];
+            let mut sums = [[L::zero(); LANES]; R];
+            let mut last = ring;
             for u in 0..whole {
-                let at = bytes.map(|p| p.add(2 * u * F::CHUNK_BYTES));
-                step::<L, F, R>(f, &w, u, at, x.as_ptr().add(u * UNIT), &mut sums);
-            }
-            if whole * UNIT < x.len() {
-                let padded = w.map(|row| row.padded(2 * whole * F::CHUNK_BYTES));
-                let mut at = bytes;
+                // Where a row ends, its place in the next group of rows follows.
+                let mut ahead = u * F::UNIT_BYTES + AHEAD;
+                ahead += if ahead < f.stride() { 0 } else { (R - 1) * f.stride() };
+                let next = ring.add(u % 2 * R * UNIT);
                 for i in 0..R {
-                    at[i] = padded[i].as_ptr();
+                    L::prefetch(w[i].bytes.as_ptr().wrapping_add(ahead));
+                    w[i].whole_unit::<L, F>(f, u, next.add(i * UNIT), &mut seen);
                 }
-                step::<L, F, R>(f, &w, whole, at, x.as_ptr().add(whole * UNIT), &mut sums);
+                if u > 0 {
+                    step::<L, R>(last, x.add((u - 1) * UNIT), &mut sums);
+                }
+                last = next;
             }
-            for i in 0..R {
-                out.put(0, r + i, to_f32(reduce(&lanes::<L>(sums[i]))));
+            if whole > 0 {
+                step::<L, R>(last, x.add((whole - 1) * UNIT), &mut sums);
+            }
+            if whole * UNIT < f.cols() {
+                for i in 0..R {
+                    w[i].unit::<L, F>(f, whole, ring.add(i * UNIT), &mut seen);
+                }
+                step::<L, R>(ring, x.add(whole * UNIT), &mut sums);
+            }
+            if seen.exact::<F>() {
+                for i in 0..R {
+                    out.put(0, r + i, to_f32(reduce(&lanes::<L>(&sums[i]))));
+                }
+            } else {
+                matmul_rows_defined(m, positions, r..r + R, out);
             }
         }
         r += R;
@@ -160,221 +155,254 @@ unsafe fn single<L: Lanes, F: Format, const R: usize>(
     r
 }
 
-/// Unit `u` of `R` rows, whose bytes lie `at`, times the 32 elements at `x`.
+/// Adds a unit of `R` rows, `[R][32]`, times `x` to their sums, `16 / N` vectors each.
 ///
 /// # Safety
-/// As for [`Lanes`]; whole units are readable.
+/// As for [`Lanes`]; a unit of each is readable.
 #[inline(always)]
-unsafe fn step<L: Lanes, F: Format, const R: usize>(
-    f: &F,
-    w: &[Row; R],
-    u: usize,
-    at: [*const u8; R],
-    x: *const f64,
-    sums: &mut [L::Block; R],
+unsafe fn step<L: Lanes, const R: usize>(
+    w: *const f32,
+    x: *const f32,
+    sums: &mut [[L::V; LANES]; R],
 ) {
-    // SAFETY: passed on to the caller.
-    unsafe {
-        let mut scales = [f.scale::<L>(w[0].scales, u); R];
-        for i in 1..R {
-            scales[i] = f.scale::<L>(w[i].scales, u);
-        }
-        for half in 0..2 {
-            for i in 0..R {
-                let w = F::chunk::<L>(at[i].add(half * F::CHUNK_BYTES), scales[i]);
-                add::<L>(&mut sums[i], w, x.add(half * LANES));
+    for half in 0..UNIT / LANES {
+        for v in 0..LANES / L::N {
+            let at = half * LANES + v * L::N;
+            // SAFETY: passed on to the caller.
+            unsafe {
+                let x = L::widen(x.add(at));
+                for i in 0..R {
+                    sums[i][v] = L::fma(sums[i][v], L::widen(w.add(i * UNIT + at)), x);
+                }
             }
         }
     }
 }
 
-/// `sums += w * x` in sixteen lanes.
+/// The first `16 / N` vectors as sixteen lanes.
 #[inline(always)]
-unsafe fn add<L: Lanes>(sums: &mut L::Block, w: L::Block, x: *const f64) {
-    for v in 0..LANES / L::N {
-        // SAFETY: the caller gives 16 readable elements.
-        unsafe {
-            let x = L::load(x.add(v * L::N));
-            sums.as_mut()[v] = L::fma(sums.as_ref()[v], w.as_ref()[v], x);
-        }
-    }
-}
-
-/// The sixteen lanes as an array.
-#[inline(always)]
-unsafe fn lanes<L: Lanes>(block: L::Block) -> [f64; LANES] {
+unsafe fn lanes<L: Lanes>(sums: &[L::V; LANES]) -> [f64; LANES] {
     let mut l = [0f64; LANES];
     for v in 0..LANES / L::N {
         // SAFETY: in bounds of `l`.
-        unsafe { L::store(l.as_mut_ptr().add(v * L::N), block.as_ref()[v]) }
+        unsafe { L::store(l.as_mut_ptr().add(v * L::N), sums[v]) }
     }
     l
 }
-
-/// Widened weights: `[tile of rows][lane / N][chunk][row of the tile][N]`, and rows that do not
-/// exist are left as they were (their sums are never read).
-#[repr(C, align(64))]
-struct Panel([f64; PANEL_ROWS * PANEL_COLS]);
 
 /// Several positions times `rows`, panel by panel.
 ///
 /// # Safety
 /// As for [`Lanes`] and [`Output::put`].
 #[inline(always)]
-unsafe fn panels<L: Lanes, F: Format>(f: &F, x: &Positions, rows: Range<usize>, out: Output) {
-    let padded = x.cols.next_multiple_of(UNIT);
-    let mut panel = Panel([0.0; PANEL_ROWS * PANEL_COLS]);
-    let mut sums = Scratch::new(PANEL_ROWS * x.t * LANES);
+unsafe fn panels<L: Lanes, F: Format>(
+    f: &F,
+    m: &Matrix,
+    x: &Positions,
+    rows: Range<usize>,
+    out: Output,
+) {
+    // Decoded weights, `[row][PANEL_COLS]`. Rows that do not exist are left as they were: their
+    // sums are never read.
+    let mut panel = Scratch::<f32>::new(PANEL_ROWS * PANEL_COLS);
+    // `[row][t][16]`.
+    let mut sums = Scratch::<f64>::new(PANEL_ROWS * x.t * LANES);
     for r in rows.clone().step_by(PANEL_ROWS) {
         let count = PANEL_ROWS.min(rows.end - r);
-        for col in (0..padded).step_by(PANEL_COLS) {
-            let cols = PANEL_COLS.min(padded - col);
-            // SAFETY: rows and columns exist; the rest is passed on to the caller.
+        let mut seen = Scales::default();
+        for col in (0..x.cols).step_by(PANEL_COLS) {
+            let units = PANEL_COLS.min(x.cols - col).div_ceil(UNIT);
+            let first = col / UNIT;
+            // SAFETY: rows and units exist; the rest is passed on to the caller.
             unsafe {
                 for i in 0..count {
-                    fill::<L, F>(f, r + i, i, col, cols, &mut panel);
+                    let row = f.row(r + i);
+                    for u in 0..units {
+                        let to = panel.as_mut_ptr().add(i * PANEL_COLS + u * UNIT);
+                        row.unit::<L, F>(f, first + u, to, &mut seen);
+                    }
                 }
-                multiply::<L>(&panel, count.div_ceil(TILE_ROWS), x, col, cols, &mut sums);
+                let mut ahead = Ahead::new(f, &rows, r, col);
+                multiply::<L>(&panel, count, x, col, units, &mut sums, &mut ahead);
             }
         }
-        for i in 0..count {
-            for t in 0..x.t {
-                let l = waiting::<L>(&sums, i, t, x.t);
-                // SAFETY: the caller's promise.
-                unsafe { out.put(t, r + i, to_f32(reduce(&l))) }
-            }
-        }
-    }
-}
-
-/// The lanes of row `i` and position `t`, gathered from where [`tile`] left them.
-#[inline(always)]
-fn waiting<L: Lanes>(sums: &[f64], i: usize, t: usize, of: usize) -> [f64; LANES] {
-    let group = t / TILE_POSITIONS * TILE_POSITIONS;
-    let positions = TILE_POSITIONS.min(of - group);
-    let sums = &sums[(i / TILE_ROWS * of + group) * TILE_ROWS * LANES..];
-    let at = (i % TILE_ROWS * positions + t % TILE_POSITIONS) * L::N;
-    let mut l = [0f64; LANES];
-    for (v, l) in l.chunks_exact_mut(L::N).enumerate() {
-        l.copy_from_slice(&sums[v * TILE_ROWS * positions * L::N + at..][..L::N]);
-    }
-    l
-}
-
-/// Widens columns `col..col + cols` of row `r` as row `i` of the panel.
-///
-/// # Safety
-/// As for [`Lanes`]; whole units within the padded row, at most a panel of them.
-#[inline(always)]
-unsafe fn fill<L: Lanes, F: Format>(
-    f: &F,
-    r: usize,
-    i: usize,
-    col: usize,
-    cols: usize,
-    panel: &mut Panel,
-) {
-    let row = f.row(r);
-    let (tile, i) = (i / TILE_ROWS, i % TILE_ROWS);
-    for u in 0..cols / UNIT {
-        // SAFETY: passed on to the caller; the stores stay in the panel by its layout.
+        // SAFETY: the caller's promise.
         unsafe {
-            let blocks = row.unit::<L, F>(f, col / UNIT + u);
-            for (half, block) in blocks.iter().enumerate() {
-                for v in 0..LANES / L::N {
-                    let chunk = (tile * (LANES / L::N) + v) * PANEL_CHUNKS + 2 * u + half;
-                    let p = panel.0.as_mut_ptr().add((chunk * TILE_ROWS + i) * L::N);
-                    L::store(p, block.as_ref()[v]);
+            if !seen.exact::<F>() {
+                matmul_rows_defined(m, x, r..r + count, out);
+                continue;
+            }
+            for (i, sums) in sums.chunks_exact(x.t * LANES).take(count).enumerate() {
+                for (t, l) in sums.as_chunks::<LANES>().0.iter().enumerate() {
+                    out.put(t, r + i, to_f32(reduce(l)));
                 }
             }
         }
     }
 }
 
-/// Adds a panel of `tiles` tiles of rows, times all positions, to `sums`:
-/// `[tile of rows][group of positions][lane / N][row of the tile][position of the group][N]`.
+/// The weight bytes of the panel after this one, to be asked for while this one is multiplied.
+struct Ahead {
+    /// The first row's.
+    base: *const u8,
+    stride: usize,
+    lines: usize,
+    row: usize,
+    line: usize,
+    /// Lines to ask for at once.
+    each: usize,
+}
+
+impl Ahead {
+    fn new<F: Format>(f: &F, rows: &Range<usize>, r: usize, col: usize) -> Ahead {
+        let (r, col) = match col + PANEL_COLS < f.cols() {
+            true => (r, col + PANEL_COLS),
+            false => (r + PANEL_ROWS, 0),
+        };
+        let cols = PANEL_COLS.min(f.cols() - col);
+        let lines = (cols.div_ceil(UNIT) * F::UNIT_BYTES).div_ceil(64);
+        let row = if r < rows.end { 0 } else { PANEL_ROWS };
+        let base = f.row(r.min(rows.end - 1)).bytes.as_ptr();
+        let base = base.wrapping_add(col / UNIT * F::UNIT_BYTES);
+        Ahead { base, stride: f.stride(), lines, row, line: 0, each: 1 }
+    }
+
+    /// Asks for the next cache lines.
+    ///
+    /// # Safety
+    /// As for [`Lanes`].
+    #[inline(always)]
+    unsafe fn some<L: Lanes>(&mut self) {
+        for _ in 0..self.each {
+            if self.row == PANEL_ROWS {
+                return;
+            }
+            let at = self.row * self.stride + self.line * 64;
+            // SAFETY: passed on to the caller.
+            unsafe { L::prefetch(self.base.wrapping_add(at)) }
+            self.line += 1;
+            if self.line == self.lines {
+                (self.row, self.line) = (self.row + 1, 0);
+            }
+        }
+    }
+}
+
+/// Adds a panel of `count` rows and `units` units from column `col` on, times all positions, to
+/// `sums`.
 ///
 /// # Safety
-/// As for [`Lanes`]; the panel holds columns `col..col + cols` of the padded row.
+/// As for [`Lanes`].
 #[inline(always)]
 unsafe fn multiply<L: Lanes>(
-    panel: &Panel,
-    tiles: usize,
+    panel: &[f32],
+    count: usize,
     x: &Positions,
     col: usize,
-    cols: usize,
+    units: usize,
     sums: &mut [f64],
+    ahead: &mut Ahead,
 ) {
-    let padded = x.cols.next_multiple_of(UNIT);
-    let chunks = cols / LANES;
-    assert!(sums.len() >= tiles * TILE_ROWS * x.t * LANES);
-    for t in (0..x.t).step_by(TILE_POSITIONS) {
-        let positions = TILE_POSITIONS.min(x.t - t);
-        for v in 0..LANES / L::N {
-            let chunk = v * (padded / LANES) + col / LANES;
-            let at = t * padded + chunk * positions * L::N;
-            for tile in 0..tiles {
-                // SAFETY: layouts as documented at `Panel` and `Positions`.
-                unsafe {
-                    let w = (tile * (LANES / L::N) + v) * PANEL_CHUNKS * TILE_ROWS * L::N;
-                    let w = panel.0.as_ptr().add(w);
-                    let x_at = x.wide.as_ptr().add(at);
-                    let s = (tile * x.t + t) * TILE_ROWS * LANES + v * TILE_ROWS * positions * L::N;
-                    let s = sums.as_mut_ptr().add(s);
-                    let fresh = col == 0;
-                    match positions {
-                        4 => self::tile::<L, 4>(w, x_at, chunks, s, fresh),
-                        3 => self::tile::<L, 3>(w, x_at, chunks, s, fresh),
-                        2 => self::tile::<L, 2>(w, x_at, chunks, s, fresh),
-                        _ => self::tile::<L, 1>(w, x_at, chunks, s, fresh),
+    let groups = x.t.div_ceil(TILE_POSITIONS);
+    let rounds = groups * count.div_ceil(2) * LANES / L::N;
+    ahead.each = (PANEL_ROWS * ahead.lines).div_ceil(rounds);
+    for g in 0..groups {
+        // Groups of even size, so that none is one position alone.
+        let t = g * x.t / groups;
+        let positions = (g + 1) * x.t / groups - t;
+        let rows = match positions {
+            2 => 6,
+            3 => 3,
+            _ => 2,
+        };
+        for row in (0..count).step_by(rows) {
+            let a = Tile {
+                w: panel[row * PANEL_COLS..].as_ptr(),
+                x: x.packed[col * x.t + t * PANEL_COLS..].as_ptr(),
+                chunks: units * UNIT / LANES,
+                sums: sums[(row * x.t + t) * LANES..].as_mut_ptr(),
+                stride: x.t * LANES,
+                fresh: col == 0,
+            };
+            // SAFETY: panel, positions and sums have the layout documented at each; `rows` divides
+            // PANEL_ROWS, so all rows are in them.
+            unsafe {
+                match positions {
+                    6 => tile::<L, 2, 6>(a, ahead),
+                    5 => tile::<L, 2, 5>(a, ahead),
+                    4 => tile::<L, 2, 4>(a, ahead),
+                    3 => tile::<L, 3, 3>(a, ahead),
+                    _ => tile::<L, 6, 2>(a, ahead),
+                }
+            }
+        }
+    }
+}
+
+/// What a [`tile`] works on.
+struct Tile {
+    /// Weights, rows `PANEL_COLS` apart.
+    w: *const f32,
+    /// Positions, `PANEL_COLS` apart.
+    x: *const f32,
+    /// Sixteens of columns.
+    chunks: usize,
+    /// `[row][position][16]`, positions side by side and rows `stride` apart.
+    sums: *mut f64,
+    stride: usize,
+    /// Whether the sums start from zero.
+    fresh: bool,
+}
+
+/// `R` rows times `P` positions, `N` lanes at a time: their sums stay in registers for all chunks.
+///
+/// # Safety
+/// As for [`Lanes`]; the pointers cover what [`Tile`] says.
+#[inline(always)]
+unsafe fn tile<L: Lanes, const R: usize, const P: usize>(a: Tile, ahead: &mut Ahead) {
+    for v in 0..LANES / L::N {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            ahead.some::<L>();
+            let mut acc = [[L::zero(); P]; R];
+            if !a.fresh {
+                for i in 0..R {
+                    for p in 0..P {
+                        acc[i][p] = L::load(a.sums.add(i * a.stride + p * LANES + v * L::N));
                     }
                 }
             }
-        }
-    }
-}
-
-/// Three rows times `P` positions in `N` lanes: the sums stay in registers for all `chunks`.
-///
-/// `w` is `[chunk][3][N]`, `x` is `[chunk][P][N]`, `sums` is `[3][P][N]`, read unless `fresh`
-/// and written.
-///
-/// # Safety
-/// As for [`Lanes`]; the pointers cover what the layouts say.
-#[inline(always)]
-unsafe fn tile<L: Lanes, const P: usize>(
-    w: *const f64,
-    x: *const f64,
-    chunks: usize,
-    sums: *mut f64,
-    fresh: bool,
-) {
-    // SAFETY: passed on to the caller.
-    unsafe {
-        let mut acc = [[L::zero(); P]; TILE_ROWS];
-        if !fresh {
-            for i in 0..TILE_ROWS {
+            for c in 0..a.chunks {
+                let w = a.w.add(c * LANES + v * L::N);
+                let x = a.x.add(c * LANES + v * L::N);
+                if R <= P {
+                    let mut rows = [L::zero(); R];
+                    for i in 0..R {
+                        rows[i] = L::widen(w.add(i * PANEL_COLS));
+                    }
+                    for p in 0..P {
+                        let x = L::widen(x.add(p * PANEL_COLS));
+                        for i in 0..R {
+                            acc[i][p] = L::fma(acc[i][p], rows[i], x);
+                        }
+                    }
+                } else {
+                    let mut xs = [L::zero(); P];
+                    for p in 0..P {
+                        xs[p] = L::widen(x.add(p * PANEL_COLS));
+                    }
+                    for i in 0..R {
+                        let w = L::widen(w.add(i * PANEL_COLS));
+                        for p in 0..P {
+                            acc[i][p] = L::fma(acc[i][p], w, xs[p]);
+                        }
+                    }
+                }
+            }
+            for i in 0..R {
                 for p in 0..P {
-                    acc[i][p] = L::load(sums.add((i * P + p) * L::N));
+                    L::store(a.sums.add(i * a.stride + p * LANES + v * L::N), acc[i][p]);
                 }
-            }
-        }
-        for c in 0..chunks {
-            let w = w.add(c * TILE_ROWS * L::N);
-            let mut rows = [L::zero(); TILE_ROWS];
-            for i in 0..TILE_ROWS {
-                rows[i] = L::load(w.add(i * L::N));
-            }
-            for p in 0..P {
-                let x = L::load(x.add((c * P + p) * L::N));
-                for i in 0..TILE_ROWS {
-                    acc[i][p] = L::fma(acc[i][p], rows[i], x);
-                }
-            }
-        }
-        for i in 0..TILE_ROWS {
-            for p in 0..P {
-                L::store(sums.add((i * P + p) * L::N), acc[i][p]);
             }
         }
     }

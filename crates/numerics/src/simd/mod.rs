@@ -40,10 +40,6 @@ pub(crate) unsafe trait Lanes {
     type V: Copy;
     /// Elements of a vector; divides 16.
     const N: usize;
-    /// Sixteen lanes in order: `[V; 16 / N]`.
-    type Block: Copy + AsRef<[Self::V]> + AsMut<[Self::V]>;
-    /// The scaled E2M1 values in the form the backend looks them up.
-    type Table: Copy;
     /// Rows a single position is multiplied with at once.
     const ROWS: usize;
 
@@ -55,18 +51,25 @@ pub(crate) unsafe trait Lanes {
     /// `acc + a * b`. The product is exact, so fused or not is the same.
     unsafe fn fma(acc: Self::V, a: Self::V, b: Self::V) -> Self::V;
 
-    /// Sixteen zeros.
-    unsafe fn zeros() -> Self::Block;
-    /// Widens 16 little-endian `f32` (64 bytes).
-    unsafe fn f32(p: *const u8) -> Self::Block;
-    /// Widens 16 little-endian bf16 (32 bytes).
-    unsafe fn bf16(p: *const u8) -> Self::Block;
-    /// Widens 16 E4M3 codes times `scale / E4M3_AS_F32` (see [`format::E4M3_AS_F32`]).
-    unsafe fn e4m3(p: *const u8, scale: Self::V) -> Self::Block;
-    /// What [`Lanes::e2m1`] looks up for an E8M0 scale; 255 makes all values zero.
-    unsafe fn e2m1_table(scale: u8) -> Self::Table;
-    /// Widens 16 E2M1 codes (8 bytes, low nibble first).
-    unsafe fn e2m1(p: *const u8, table: Self::Table) -> Self::Block;
+    /// Widens `N` elements, which is exact; no alignment asked for.
+    unsafe fn widen(p: *const f32) -> Self::V;
+    /// Asks for the cache line at `p`, which may lie anywhere.
+    unsafe fn prefetch(p: *const u8);
+    /// Decodes 32 E4M3 codes times `scale`.
+    #[inline(always)]
+    unsafe fn e4m3(p: *const u8, scale: f32, out: *mut f32) {
+        // SAFETY: the caller gives this many bytes and floats.
+        unsafe {
+            let codes = p.cast::<[u8; UNIT]>().read();
+            let mut floats = [0f32; UNIT];
+            for i in 0..UNIT {
+                floats[i] = format::e4m3(codes[i]) * scale;
+            }
+            out.cast::<[f32; UNIT]>().write(floats);
+        }
+    }
+    /// Decodes 32 E2M1 codes (16 bytes, low nibble first) into 32 floats by their two upper bytes.
+    unsafe fn e2m1(p: *const u8, bytes: &format::E2m1Bytes, out: *mut f32);
 }
 
 /// Evaluates `$body` with `$isa` naming the module of the backend's instruction set, or `$scalar`.
@@ -145,15 +148,26 @@ pub(crate) unsafe fn matmul_rows(
 ) {
     dispatch!(backend, isa => {
         // SAFETY: the token proves the instruction set; `out` is the caller's promise.
-        with_format!(m, |f| unsafe { isa::matmul(f, x, rows, out) })
+        with_format!(m, |f| unsafe { isa::matmul(f, m, x, rows, out) })
     }, scalar => {
-        let mut row = vec![0f64; m.cols()];
-        for r in rows {
-            // SAFETY: the caller's promise.
-            let emit = &mut |t, v| unsafe { out.put(t, r, v) };
-            definition::matmul_row(m, r, x.plain(), &mut row, emit);
-        }
+        // SAFETY: the caller's promise.
+        unsafe { matmul_rows_defined(m, x, rows, out) }
     })
+}
+
+/// [`matmul_rows`] by the definition.
+///
+/// # Safety
+/// As for [`matmul_rows`].
+#[cold]
+#[inline(never)]
+unsafe fn matmul_rows_defined(m: &Matrix, x: &matmul::Positions, rows: Range<usize>, out: Output) {
+    let mut row = vec![0f64; m.cols()];
+    for r in rows {
+        // SAFETY: the caller's promise.
+        let emit = &mut |t, v| unsafe { out.put(t, r, v) };
+        definition::matmul_row(m, r, x.plain(), &mut row, emit);
+    }
 }
 
 /// Computes the columns of the units `units` of a transposed product:
@@ -192,12 +206,13 @@ macro_rules! entry_points {
         #[target_feature(enable = $features)]
         pub(super) unsafe fn matmul<F: super::format::Format>(
             f: F,
+            m: &crate::Matrix,
             x: &super::matmul::Positions,
             rows: std::ops::Range<usize>,
             out: super::Output,
         ) {
             // SAFETY: passed on to the caller; the features are enabled here.
-            unsafe { super::matmul::rows::<$lanes, F>(f, x, rows, out) }
+            unsafe { super::matmul::rows::<$lanes, F>(f, m, x, rows, out) }
         }
 
         /// [`transposed::columns`](super::transposed::columns) on this instruction set.

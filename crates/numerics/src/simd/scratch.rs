@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 /// A cache line: vectors loaded from the start of a buffer never straddle two.
@@ -15,26 +16,38 @@ thread_local! {
     static FREE: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// `f32` and `f64`.
+///
+/// # Safety
+/// Any bytes are a value of the type, and its alignment divides 64.
+pub(crate) unsafe trait Float: Copy {}
+// SAFETY: as said.
+unsafe impl Float for f32 {}
+// SAFETY: as said.
+unsafe impl Float for f64 {}
+
 /// `len` elements of arbitrary content, aligned to 64 bytes; given back when dropped.
 ///
 /// (Not a function that takes a closure: the compiler would not compile the closure for the
 /// instruction set of the kernel it stands in.)
-pub(crate) struct Scratch {
+pub(crate) struct Scratch<T> {
     lines: Vec<Line>,
     len: usize,
+    float: PhantomData<T>,
 }
 
-impl Scratch {
-    pub(crate) fn new(len: usize) -> Scratch {
+impl<T: Float> Scratch<T> {
+    pub(crate) fn new(len: usize) -> Self {
         let mut lines = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
-        if lines.len() < len.div_ceil(8) {
-            lines.resize(len.div_ceil(8), Line([0.0; 8]));
+        let count = (len * size_of::<T>()).div_ceil(size_of::<Line>());
+        if lines.len() < count {
+            lines.resize(count, Line([0.0; 8]));
         }
-        Scratch { lines, len }
+        Scratch { lines, len, float: PhantomData }
     }
 }
 
-impl Drop for Scratch {
+impl<T> Drop for Scratch<T> {
     fn drop(&mut self) {
         let lines = std::mem::take(&mut self.lines);
         // A thread that is ending has no list any more.
@@ -42,19 +55,19 @@ impl Drop for Scratch {
     }
 }
 
-impl Deref for Scratch {
-    type Target = [f64];
+impl<T: Float> Deref for Scratch<T> {
+    type Target = [T];
     #[inline(always)]
-    fn deref(&self) -> &[f64] {
-        // SAFETY: `Line` is `repr(C)`, eight f64 without padding, and `lines` holds `len` of them.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast::<f64>(), self.len) }
+    fn deref(&self) -> &[T] {
+        // SAFETY: `Line` is initialised bytes without padding, and `lines` holds `len` floats.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast::<T>(), self.len) }
     }
 }
 
-impl DerefMut for Scratch {
+impl<T: Float> DerefMut for Scratch<T> {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut [f64] {
+    fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast::<f64>(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast::<T>(), self.len) }
     }
 }

@@ -5,10 +5,10 @@
 //! rows 32 columns at a time, so that the widened weights stay in the first-level cache.
 #![allow(unsafe_code)]
 
-use super::format::Format;
+use super::format::{Format, Scales};
 use super::scratch::Scratch;
 use super::{Lanes, Output, UNIT};
-use crate::dot::{LANES, to_f32};
+use crate::dot::to_f32;
 use std::ops::Range;
 
 /// Rows of a panel: 8 KB of widened weights.
@@ -43,7 +43,7 @@ impl<'a> Factors<'a> {
 
 /// Widened weights, `[row][32]`.
 #[repr(C, align(64))]
-struct Panel([f64; PANEL_ROWS * UNIT]);
+struct Panel([f32; PANEL_ROWS * UNIT]);
 
 /// Computes the columns of the units `units` (of 32) for all positions.
 ///
@@ -69,13 +69,8 @@ pub(crate) unsafe fn columns<L: Lanes, F: Format>(
                     continue;
                 }
                 for (i, r) in rows.clone().enumerate() {
-                    let blocks = f.row(r).unit::<L, F>(&f, u);
-                    for (half, block) in blocks.iter().enumerate() {
-                        for v in 0..LANES / L::N {
-                            let at = i * UNIT + half * LANES + v * L::N;
-                            L::store(panel.0.as_mut_ptr().add(at), block.as_ref()[v]);
-                        }
-                    }
+                    let to = panel.0.as_mut_ptr().add(i * UNIT);
+                    f.row(r).unit::<L, F>(&f, u, to, &mut Scales::default());
                 }
                 multiply::<L>(&panel, x, rows.clone(), sums);
             }
@@ -107,27 +102,20 @@ unsafe fn single<L: Lanes, F: Format>(
     assert_eq!(sums.len(), UNIT);
     // SAFETY: `sums` has 32 elements; the rest is passed on to the caller.
     unsafe {
-        let mut acc = [L::zeros(); 2];
-        let at = |half: usize, v: usize| half * LANES + v * L::N;
-        for half in 0..2 {
-            for v in 0..LANES / L::N {
-                acc[half].as_mut()[v] = L::load(sums.as_ptr().add(at(half, v)));
-            }
+        let mut acc = [L::zero(); UNIT];
+        for v in 0..UNIT / L::N {
+            acc[v] = L::load(sums.as_ptr().add(v * L::N));
         }
+        let mut w = [0f32; UNIT];
         for r in rows {
             let x = L::splat(x.wide[r]);
-            let w = f.row(r).unit::<L, F>(f, u);
-            for half in 0..2 {
-                for v in 0..LANES / L::N {
-                    let sum = acc[half].as_ref()[v];
-                    acc[half].as_mut()[v] = L::fma(sum, w[half].as_ref()[v], x);
-                }
+            f.row(r).unit::<L, F>(f, u, w.as_mut_ptr(), &mut Scales::default());
+            for v in 0..UNIT / L::N {
+                acc[v] = L::fma(acc[v], L::widen(w.as_ptr().add(v * L::N)), x);
             }
         }
-        for half in 0..2 {
-            for v in 0..LANES / L::N {
-                L::store(sums.as_mut_ptr().add(at(half, v)), acc[half].as_ref()[v]);
-            }
+        for v in 0..UNIT / L::N {
+            L::store(sums.as_mut_ptr().add(v * L::N), acc[v]);
         }
     }
 }
@@ -168,7 +156,7 @@ unsafe fn multiply<L: Lanes>(panel: &Panel, x: &Factors, rows: Range<usize>, sum
 /// the vectors.
 #[inline(always)]
 unsafe fn tile<L: Lanes, const P: usize, const V: usize>(
-    w: *const f64,
+    w: *const f32,
     x: &[f64],
     sums: &mut [f64],
 ) {
@@ -184,7 +172,7 @@ unsafe fn tile<L: Lanes, const P: usize, const V: usize>(
         for (i, x) in x.as_chunks::<P>().0.iter().enumerate() {
             let mut row = [L::zero(); V];
             for v in 0..V {
-                row[v] = L::load(w.add(i * UNIT + v * L::N));
+                row[v] = L::widen(w.add(i * UNIT + v * L::N));
             }
             for p in 0..P {
                 let x = L::splat(x[p]);
