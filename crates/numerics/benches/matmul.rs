@@ -8,7 +8,6 @@
 //! contain every word. Times are those the thread was running (where the system tells), the best
 //! of several, so that a busy machine spoils them less.
 #![allow(clippy::print_stdout)]
-#![allow(unsafe_code)] // the measure of the peak is written in intrinsics
 
 use numerics::{Backend, Kernels, Matrix, NanScale, Weights};
 use std::hint::black_box;
@@ -174,60 +173,14 @@ fn print_line(lines: &[Line], peak: Option<f64>) {
     );
 }
 
-/// The most fused multiply-adds of `f64` this processor does in a second, in units of 10^9, with
-/// the backend's vectors. Known where it can be written down here.
+/// The most multiply-adds of `f64` the backend does in a second, in units of 10^9.
 fn peak(backend: Backend) -> Option<f64> {
     const ROUNDS: usize = 1_000_000;
-    let per_second = |n: usize, t: Duration| (n * ROUNDS) as f64 / t.as_secs_f64() / 1e9;
-    #[cfg(target_arch = "x86_64")]
-    match backend.name() {
-        // SAFETY: the backend says that the processor has the instructions.
-        "avx2" => return Some(per_second(10 * 4, best_of(|| unsafe { x86::avx2(ROUNDS) }))),
-        // SAFETY: as above.
-        "avx512" => return Some(per_second(10 * 8, best_of(|| unsafe { x86::avx512(ROUNDS) }))),
-        _ => (),
-    }
-    let _ = (backend, per_second, best_of::<fn()>);
-    None
-}
-
-/// The shortest of a few times.
-fn best_of<F: Fn()>(f: F) -> Duration {
-    let time = || {
+    let rate = || {
         let start = thread_time();
-        f();
-        thread_time() - start
+        let n = backend.multiply_adds(ROUNDS);
+        n as f64 / (thread_time() - start).as_secs_f64() / 1e9
     };
-    (0..5).map(|_| time()).min().unwrap_or(Duration::MAX)
-}
-
-/// Ten independent chains of multiply-adds, which hide the latency of one.
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use std::arch::x86_64::*;
-    use std::hint::black_box;
-
-    #[target_feature(enable = "avx2,fma")]
-    pub unsafe fn avx2(rounds: usize) {
-        let (a, b) = (_mm256_set1_pd(black_box(0.5)), _mm256_set1_pd(black_box(0.25)));
-        let mut sums = [_mm256_setzero_pd(); 10];
-        for _ in 0..rounds {
-            for s in &mut sums {
-                *s = _mm256_fmadd_pd(*s, a, b);
-            }
-        }
-        black_box(sums);
-    }
-
-    #[target_feature(enable = "avx512f")]
-    pub unsafe fn avx512(rounds: usize) {
-        let (a, b) = (_mm512_set1_pd(black_box(0.5)), _mm512_set1_pd(black_box(0.25)));
-        let mut sums = [_mm512_setzero_pd(); 10];
-        for _ in 0..rounds {
-            for s in &mut sums {
-                *s = _mm512_fmadd_pd(*s, a, b);
-            }
-        }
-        black_box(sums);
-    }
+    let best = (0..5).map(|_| rate()).fold(0.0, f64::max);
+    (best > 0.0).then_some(best)
 }

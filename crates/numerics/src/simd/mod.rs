@@ -10,6 +10,7 @@
 
 pub(crate) mod format;
 pub(crate) mod matmul;
+pub(crate) mod peak;
 pub(crate) mod scratch;
 pub(crate) mod transposed;
 
@@ -196,6 +197,14 @@ pub(crate) fn kda_step(backend: Backend, step: kda::Step) {
     }, scalar => kda::definition(step))
 }
 
+/// [`peak::multiply_adds`]; 0 for the scalar definition.
+pub(crate) fn multiply_adds(backend: Backend, rounds: usize) -> usize {
+    dispatch!(backend, isa => {
+        // SAFETY: the token proves the instruction set.
+        unsafe { isa::multiply_adds(rounds) }
+    }, scalar => 0)
+}
+
 /// Defines a backend's entry points: the generic kernels compiled for its instruction set.
 macro_rules! entry_points {
     ($features:literal, $lanes:ty) => {
@@ -228,6 +237,16 @@ macro_rules! entry_points {
         ) {
             // SAFETY: passed on to the caller; the features are enabled here.
             unsafe { super::transposed::columns::<$lanes, F>(f, x, units, out) }
+        }
+
+        /// [`peak::multiply_adds`](super::peak::multiply_adds) on this instruction set.
+        ///
+        /// # Safety
+        /// The machine has the instruction set.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn multiply_adds(rounds: usize) -> usize {
+            // SAFETY: passed on to the caller; the features are enabled here.
+            unsafe { super::peak::multiply_adds::<$lanes>(rounds) }
         }
 
         /// [`kda::step`](crate::kda::step) on this instruction set: plain code, which the compiler
