@@ -67,7 +67,7 @@ impl Code {
         cause.is::<Stdout>().then_some(Self::Disk)
     }
 
-    fn of_engine(error: &engine::Error) -> Self {
+    pub fn of_engine(error: &engine::Error) -> Self {
         use engine::Error;
         match error {
             Error::Refused(_) => Self::Usage,

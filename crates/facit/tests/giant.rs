@@ -5,15 +5,9 @@ mod common;
 
 use std::path::Path;
 
-use common::facit;
+use common::{facit, kimi};
 
 const IDS: &str = "1,2,3,4,5";
-
-fn kimi() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    testkit::k3::Shape::tiny().checkpoint(1).write(dir.path(), 400_000).unwrap();
-    dir
-}
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()

@@ -15,6 +15,8 @@ const LARGE: u64 = 1 << 20;
 /// Bytes of a request made of large reads, and how many wait at a time.
 const REQUEST: u64 = 16 << 20;
 const QUEUED: u64 = 3;
+/// Shortest file that a disk is measured with.
+pub const SHORTEST: u64 = 16 * LARGE;
 /// Bytes of the smallest rows that models look up.
 pub const SMALL: u64 = 264;
 
@@ -38,6 +40,8 @@ pub struct DiskReport {
     pub size: u64,
     /// Whether reads went past the page cache; if not, the numbers are of memory.
     pub direct: bool,
+    /// How large reads were passed to the system, see [`Reader::name`].
+    pub reader: &'static str,
     /// Reads of 1 MiB in disk order, at [`DEPTHS`].
     pub large: Vec<Rate>,
     /// Reads of [`SMALL`] bytes at random places, at 1 and 16.
@@ -51,23 +55,34 @@ impl DiskReport {
     }
 }
 
-/// Measures reads of an existing file of at least a few MiB, `time` for each number.
+/// Measures reads of an existing file of at least [`SHORTEST`] bytes, `time` for each number.
 pub fn measure(disk: &dyn Disk, path: &Path, time: Duration) -> Result<DiskReport> {
     let file = DirectFile::open(disk, path)?;
     let size = file.size()?;
-    if size < 16 * LARGE {
+    if size < SHORTEST {
         let problem = format!("only {size} bytes: too short to measure a disk with");
         return Err(Error::format(path, problem));
     }
     let file = Arc::new(file);
-    let large = DEPTHS.iter().map(|&d| large(&file, size, d, time)).collect::<Result<Vec<_>>>()?;
+    let mut reader = "";
+    let mut measured = Vec::new();
+    for depth in DEPTHS {
+        let (rate, name) = large(&file, size, depth, time)?;
+        measured.push(rate);
+        reader = name;
+    }
     let small = [1, 16].iter().map(|&d| small(&file, size, d, time)).collect::<Result<Vec<_>>>()?;
     let direct = file.event().is_none();
-    Ok(DiskReport { file: path.to_owned(), size, direct, large, small })
+    Ok(DiskReport { file: path.to_owned(), size, direct, reader, large: measured, small })
 }
 
-/// Large reads through the engine's own reader, which is kept supplied.
-fn large(file: &Arc<DirectFile>, size: u64, depth: usize, time: Duration) -> Result<Rate> {
+/// Large reads through the engine's own reader, which is kept supplied; also its name.
+fn large(
+    file: &Arc<DirectFile>,
+    size: u64,
+    depth: usize,
+    time: Duration,
+) -> Result<(Rate, &'static str)> {
     let (send, receive) = mpsc::channel();
     let reader = Reader::with_depth(Backend::Auto, depth, move |done: Done| {
         // After the last answer nobody listens.
@@ -97,7 +112,7 @@ fn large(file: &Arc<DirectFile>, size: u64, depth: usize, time: Duration) -> Res
         next += 1;
     }
     let rate = bytes as f64 / start.elapsed().as_secs_f64();
-    Ok(Rate { depth, reads: rate / LARGE as f64, bytes: rate })
+    Ok((Rate { depth, reads: rate / LARGE as f64, bytes: rate }, reader.name()))
 }
 
 /// Small reads at random places on `depth` threads.

@@ -15,7 +15,10 @@ mod manifest;
 pub use hub::{Hub, RemoteFile};
 pub use manifest::{MANIFEST, Manifest, ManifestFile};
 
+use crate::atomic::partial_path;
+use crate::doctor::free_space;
 use crate::io::Disk;
+use crate::plan::size;
 use crate::safetensors::{INDEX_FILE, WeightMap};
 use crate::{Error, Result};
 use fetch::Download;
@@ -105,10 +108,36 @@ pub fn pull(
             files.retain(|f| !f.path.ends_with(".safetensors") || keep.contains(&f.path));
         }
     }
+    room(dir, &files)?;
     let files = download.run(&files)?;
     let manifest = Manifest { repo: repo.to_owned(), commit: commit.clone(), files };
     manifest.write(disk, dir)?;
     Ok(manifest)
+}
+
+/// Refuses a download for which the disk has no room, before hours are spent on it.
+fn room(dir: &Path, files: &[RemoteFile]) -> Result<()> {
+    use std::os::unix::fs::MetadataExt as _;
+    let missing = |file: &RemoteFile| {
+        let path = dir.join(&file.path);
+        if std::fs::metadata(&path).is_ok_and(|m| m.len() == file.size) {
+            return 0;
+        }
+        // A file that is being fetched has its full length and holes where nothing is yet.
+        let here = std::fs::metadata(partial_path(&path)).map_or(0, |m| m.blocks() * 512);
+        file.size.saturating_sub(here)
+    };
+    let needed = files.iter().map(missing).fold(0, u64::saturating_add);
+    let free = free_space(dir)?;
+    if needed <= free {
+        return Ok(());
+    }
+    Err(Error::DoesNotFit(format!(
+        "{} more are needed in {}, and {} are free there: make room, or take another directory",
+        size(needed),
+        dir.display(),
+        size(free)
+    )))
 }
 
 fn wanted(file: &RemoteFile) -> bool {

@@ -7,6 +7,7 @@ use crate::pull::Manifest;
 use crate::safetensors::{Dtype, Index, TensorRef};
 use crate::{Error, Result};
 use sha2::{Digest as _, Sha256};
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,9 +20,27 @@ pub struct VerifyOptions {
     pub threads: usize,
 }
 
+/// What kind of thing was checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Area {
+    /// A file's size and SHA-256 against the manifest.
+    File,
+    /// The headers of all shards.
+    Headers,
+    /// Names, types and shapes against the model's configuration.
+    Tensors,
+    /// A run of a packed trunk.
+    Packed,
+    /// The values of a tensor.
+    Values,
+}
+
 /// One thing that was checked.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Check {
+    /// Its kind.
+    pub area: Area,
     /// File, run or tensor.
     pub what: String,
     /// Bytes that were looked at.
@@ -54,7 +73,7 @@ impl VerifyReport {
 
 /// Checks a model's directory: sizes and SHA-256 of everything in the manifest, all headers,
 /// every run of a packed trunk. Problems are collected, not returned at the first.
-/// `progress(bytes)` is called with bytes looked at since the last call.
+/// `progress(done, of)` hears the bytes looked at and those to look at.
 ///
 /// # Errors
 /// Only if the directory cannot be looked at at all.
@@ -62,10 +81,18 @@ pub fn verify_model(
     disk: &Arc<dyn Disk>,
     dir: &Path,
     options: VerifyOptions,
-    mut progress: impl FnMut(u64),
+    mut progress: impl FnMut(u64, u64),
 ) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    if let Some(manifest) = Manifest::read(&**disk, dir)? {
+    let manifest = Manifest::read(&**disk, dir)?;
+    let files = manifest.iter().flat_map(|m| &m.files).map(|f| f.size).sum::<u64>();
+    let packed = std::fs::metadata(dir.join(TRUNK_FILE)).map_or(0, |m| m.len());
+    let (done, of) = (Cell::new(0), Cell::new(files.saturating_add(packed)));
+    let mut progress = |bytes: u64| {
+        done.set(done.get() + bytes);
+        progress(done.get(), of.get().max(done.get()));
+    };
+    if let Some(manifest) = manifest {
         report.manifest = true;
         for file in &manifest.files {
             let path = dir.join(&file.path);
@@ -85,27 +112,32 @@ pub fn verify_model(
                 }
                 Ok(_) => None,
             };
-            report.checks.push(Check { what: file.path.clone(), bytes: file.size, problem });
+            let what = file.path.clone();
+            report.checks.push(Check { area: Area::File, what, bytes: file.size, problem });
         }
     }
     let index = match Index::open_partial(disk, dir) {
         Ok(index) => index,
         Err(e) => {
-            let what = "headers of all shards".to_owned();
-            report.checks.push(Check { what, bytes: 0, problem: Some(e.to_string()) });
+            report.checks.push(headers(Some(e.to_string())));
             return Ok(report);
         }
     };
     report.tensors = index.len();
     report.absent = index.absent().to_vec();
-    report.checks.push(Check { what: "headers of all shards".to_owned(), bytes: 0, problem: None });
+    report.checks.push(headers(None));
     trunk(&**disk, dir, &index, options.threads.max(1), &mut report, &mut progress);
     if options.deep {
+        of.set(of.get() + index.iter().map(|t| t.len).sum::<u64>());
         for t in index.iter() {
             deep(&index, &t, &mut report, &mut progress);
         }
     }
     Ok(report)
+}
+
+fn headers(problem: Option<String>) -> Check {
+    Check { area: Area::Headers, what: "headers of all shards".to_owned(), bytes: 0, problem }
 }
 
 fn trunk(
@@ -129,12 +161,14 @@ fn trunk(
                 let problem = trunk.verify_run(&*file, run, threads).err().map(|e| e.to_string());
                 progress(run.stored);
                 let what = format!("{TRUNK_FILE}: {}", run.what);
-                report.checks.push(Check { what, bytes: run.stored, problem });
+                let area = Area::Packed;
+                report.checks.push(Check { area, what, bytes: run.stored, problem });
             }
         }
         Err(e) => {
             let what = TRUNK_FILE.to_owned();
-            report.checks.push(Check { what, bytes: 0, problem: Some(e.to_string()) });
+            let problem = Some(e.to_string());
+            report.checks.push(Check { area: Area::Packed, what, bytes: 0, problem });
         }
     }
 }
@@ -177,7 +211,8 @@ fn deep(
         problem = Some(format!("{found} values are not finite"));
     }
     if problem.is_some() {
-        report.checks.push(Check { what: format!("tensor {}", t.name), bytes: t.len, problem });
+        let what = format!("tensor {}", t.name);
+        report.checks.push(Check { area: Area::Values, what, bytes: t.len, problem });
     }
 }
 

@@ -1,9 +1,5 @@
 //! Downloads from a local server that misbehaves in every way the real ones do.
 
-#[path = "common/server.rs"]
-mod server;
-
-use server::{COMMIT, Fault, Server};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +8,7 @@ use std::time::Duration;
 use store::io::{Action, Disk, Faulty, Op, Real, Rule};
 use store::pull::{Hub, MANIFEST, Manifest, PullOptions, pull};
 use store::{Error, Kind};
+use testkit::hub::{COMMIT, Fault, Server};
 
 const A: &str = "model-00001-of-00002.safetensors";
 const B: &str = "model-00002-of-00002.safetensors";
@@ -127,7 +124,8 @@ fn a_file_that_cannot_be_had_is_named_and_the_others_come() {
         }
         let error = run(&server, dir.path()).unwrap_err();
         let text = error.to_string();
-        assert_eq!(error.kind(), Kind::Network, "{text}");
+        let wrong = fault == Fault::WrongBytes;
+        assert_eq!(error.kind(), if wrong { Kind::ModelFile } else { Kind::Network }, "{text}");
         assert!(text.contains(A) && text.contains(says), "{fault:?}: {text}");
         assert!(!dir.path().join(A).exists(), "nothing unchecked has the file's name");
         assert!(!dir.path().join(MANIFEST).exists());
@@ -227,6 +225,20 @@ fn a_full_disk_is_an_error_of_the_disk() {
         run(&server, dir.path()).unwrap();
         check(&server, dir.path());
     }
+}
+
+/// Catches a download that fills the disk and fails only then.
+#[test]
+fn what_the_disk_has_no_room_for_is_refused_at_once() {
+    let server = Server::start(&repository());
+    let huge = u64::MAX / 4;
+    let entry =
+        format!("{{\"type\":\"file\",\"oid\":\"0\",\"size\":{huge},\"path\":\"x.safetensors\"}}");
+    server.state.lock().unwrap().extra = Some(entry);
+    let dir = tempfile::tempdir().unwrap();
+    let error = run(&server, dir.path()).unwrap_err();
+    assert_eq!(error.kind(), Kind::DoesNotFit, "{error}");
+    assert_eq!(server.requests(A), 0);
 }
 
 #[test]

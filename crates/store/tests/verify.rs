@@ -31,7 +31,7 @@ fn manifest(dir: &Path) {
 
 fn verify(dir: &Path, deep: bool) -> VerifyReport {
     let options = VerifyOptions { deep, threads: 2 };
-    verify_model(&Real::shared(), dir, options, |_| {}).unwrap()
+    verify_model(&Real::shared(), dir, options, |_, _| {}).unwrap()
 }
 
 fn flip(path: &Path, at: usize) {

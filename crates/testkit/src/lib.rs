@@ -11,6 +11,7 @@ pub mod fixed_goldens;
 pub mod fixed_hostile;
 pub mod fixed_models;
 pub mod host;
+pub mod hub;
 pub mod k3;
 pub mod random;
 

@@ -137,14 +137,37 @@ pub fn layout(checkpoint: &Checkpoint) -> Result<Layout, Error> {
     }
 }
 
+/// Compares every tensor of the checkpoint, draft stages included, with its configuration: names,
+/// types and shapes, none missing and none unknown.
+///
+/// # Errors
+/// The first that differs, by name.
+pub fn check_tensors(checkpoint: &Checkpoint) -> Result<(), Error> {
+    let layout = match checkpoint.family() {
+        Family::KimiK3 => layout(checkpoint)?,
+        Family::DeepseekV41 => {
+            let without = deepseek_v41::Options { drafts: false, ..Default::default() };
+            let model = checkpoint.deepseek_v41(without)?;
+            let drafts = model.config().dspark.stages > 0;
+            let options = deepseek_v41::Options { drafts, ..without };
+            let model = if drafts { checkpoint.deepseek_v41(options)? } else { model };
+            store_layout(model.layout(), ds41_ignored(model.config(), options))?
+        }
+    };
+    Ok(layout.check(checkpoint.index())?)
+}
+
 fn k3_ignored() -> Vec<String> {
     ["vision_tower.", "mm_projector."].map(str::to_owned).to_vec()
 }
 
 /// The vision tower, the router biases of image tokens, and draft stages nobody asked for.
 fn ds41_ignored(config: &deepseek_v41::Config, options: deepseek_v41::Options) -> Vec<String> {
+    let stages = if options.drafts { config.dspark.stages } else { 0 };
     let drafts = (!options.drafts).then_some("mtp.");
-    let biases = (0..config.layers).map(|l| format!("layers.{l}.ffn.gate.bias_vl"));
+    let layers = (0..config.layers).map(|l| format!("layers.{l}"));
+    let biases = layers.chain((0..stages).map(|s| format!("mtp.{s}")));
+    let biases = biases.map(|place| format!("{place}.ffn.gate.bias_vl"));
     VISION_PREFIXES.into_iter().chain(drafts).map(str::to_owned).chain(biases).collect()
 }
 

@@ -27,6 +27,16 @@ pub enum Family {
     DeepseekV41,
 }
 
+impl Family {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::KimiK3 => "Kimi K3",
+            Family::DeepseekV41 => "DeepSeek-V4.1",
+        }
+    }
+}
+
 /// An opened model directory. Only headers and small files have been read.
 pub struct Checkpoint {
     disk: Arc<dyn Disk>,

@@ -18,7 +18,7 @@ mod sampling;
 pub mod saved;
 mod streaming;
 
-pub use budget::{Demand, MAX_CHUNK, Prepared, layout, parse_memory, prepare};
+pub use budget::{Demand, MAX_CHUNK, Prepared, check_tensors, layout, parse_memory, prepare};
 pub use checkpoint::{Checkpoint, Family, tokenizer_at};
 pub use generate::{Event, Finish, FinishReason, Request, Spent, generate};
 pub use host::{Block, Counters, Host, describe, drive};

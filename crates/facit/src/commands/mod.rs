@@ -7,6 +7,7 @@ mod check_op;
 mod compare;
 mod completion;
 mod convert;
+mod doctor;
 mod exact;
 mod giant;
 mod help;
@@ -14,11 +15,13 @@ mod inspect;
 mod options;
 mod pack;
 mod plan;
+mod pull;
 mod quote;
 mod resume;
 mod run;
 mod tokenize;
 mod verify;
+mod verify_model;
 
 use clap::{Parser, Subcommand};
 
@@ -49,6 +52,9 @@ pub enum Command {
     Plan(plan::Args),
     Pack(pack::Args),
     CacheSim(cache_sim::Args),
+    Doctor(doctor::Args),
+    Pull(pull::Args),
+    VerifyModel(verify_model::Args),
     Bench(bench::Args),
     Help(help::Args),
 }
@@ -70,6 +76,9 @@ pub fn dispatch(command: Command) -> anyhow::Result<Code> {
         Command::Plan(args) => plan::run(args),
         Command::Pack(args) => pack::run(args),
         Command::CacheSim(args) => cache_sim::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Pull(args) => pull::run(args),
+        Command::VerifyModel(args) => verify_model::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Help(args) => help::run(args),
     }

@@ -15,7 +15,14 @@ use std::io::{IsTerminal as _, Write as _};
 /// Prints an error with its causes.
 pub fn error(error: &anyhow::Error) {
     let label = console::style("error:").for_stderr().red().bold();
-    note(&format!("{label} {error:#}"));
+    // Some errors say their cause themselves.
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    note(&format!("{label} {text}"));
 }
 
 /// Prints a line to standard error. That nobody reads it is no reason to stop.

@@ -95,3 +95,36 @@ pub fn decimal(q16: u32) -> String {
     let fraction = u128::from(q16 & 0xffff) * 10u128.pow(16) / 65536;
     format!("{}.{fraction:016}", q16 >> 16)
 }
+
+/// A small synthetic Kimi K3 with two dozen shards and no tokenizer.
+pub fn kimi() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    testkit::k3::Shape::tiny().checkpoint(1).write(dir.path(), 400_000).expect("a scratch model");
+    dir
+}
+
+/// The committed small DeepSeek-V4.1, copied to where it may be changed.
+pub fn deepseek() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let from = testkit::root().join("vectors/deepseek_v41/tiny_model");
+    for entry in std::fs::read_dir(from).expect("committed vectors") {
+        let path = entry.expect("a directory entry").path();
+        let to = dir.path().join(path.file_name().expect("a file name"));
+        std::fs::copy(&path, to).expect("a scratch file");
+    }
+    dir
+}
+
+/// The first shard of a model directory.
+pub fn shard(dir: &Path) -> PathBuf {
+    let files = std::fs::read_dir(dir).expect("a directory").map(|e| e.expect("an entry").path());
+    let shards = files.filter(|p| p.extension().is_some_and(|e| e == "safetensors"));
+    shards.min().expect("a shard")
+}
+
+/// Changes one bit of a file.
+pub fn flip(path: &Path, at: usize) {
+    let mut bytes = std::fs::read(path).expect("a file");
+    bytes[at] ^= 4;
+    std::fs::write(path, bytes).expect("a scratch file");
+}

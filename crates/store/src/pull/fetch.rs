@@ -52,7 +52,9 @@ struct Chunks {
 }
 
 enum Stop {
-    /// The file changed on the server, or its content is wrong: begin it again.
+    /// All bytes are here and are not what the hub lists: begin it again.
+    Wrong(String),
+    /// The file changed on the server, or the server does not send what was asked for.
     Restart(String),
     Error(Error),
 }
@@ -127,15 +129,27 @@ impl Download<'_> {
             match self.attempt(file, &path, totals) {
                 Ok(done) => return Ok(done),
                 Err(Stop::Error(e)) => return Err(e),
-                Err(Stop::Restart(problem)) => {
+                Err(stop @ (Stop::Wrong(_) | Stop::Restart(_))) => {
                     totals.bytes.store(before, Ordering::Relaxed);
                     self.forget(&path);
                     restarts += 1;
                     if restarts > RESTARTS {
-                        let url = self.url(file);
-                        return Err(Error::Network { url, problem });
+                        return Err(self.give_up(file, &path, stop));
                     }
                 }
+            }
+        }
+    }
+
+    fn give_up(&self, file: &RemoteFile, path: &Path, stop: Stop) -> Error {
+        match stop {
+            Stop::Error(e) => e,
+            Stop::Restart(problem) => Error::Network { url: self.url(file), problem },
+            Stop::Wrong(problem) => {
+                let times = RESTARTS + 1;
+                let text =
+                    format!("{problem} in each of {times} downloads from {}", self.url(file));
+                Error::format(path, text)
             }
         }
     }
@@ -246,7 +260,7 @@ impl Download<'_> {
             return Err(Error::Refused(text.to_owned()).into());
         }
         work.handle.sync().map_err(|e| Error::io("sync", &partial, e))?;
-        let done = self.check(file, &partial)?.map_err(Stop::Restart)?;
+        let done = self.check(file, &partial)?.map_err(Stop::Wrong)?;
         self.disk.rename(&partial, path).map_err(|e| Error::io("rename into place", path, e))?;
         let dir = parent(path);
         self.disk.sync_dir(dir).map_err(|e| Error::io("sync directory", dir, e))?;

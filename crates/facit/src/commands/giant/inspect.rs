@@ -84,13 +84,7 @@ fn table(r: &Report) -> String {
     let mut table = Table::new(["model directory", ""]);
     let mut row = |name: &str, value: String| table.row([name.into(), value]);
     let size = |n: u64| format!("{} bytes ({})", units::count(n), units::bytes(n));
-    row(
-        "family",
-        match r.family {
-            Family::KimiK3 => "Kimi K3".into(),
-            Family::DeepseekV41 => "DeepSeek-V4.1".into(),
-        },
-    );
+    row("family", r.family.name().into());
     row("digest", format!("{} (config and headers)", r.digest));
     row("numerics", r.numerics.clone());
     row("tensors", format!("{} in {} shards", units::count(r.tensors as u64), r.shards));

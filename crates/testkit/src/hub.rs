@@ -1,4 +1,4 @@
-//! A hub on this machine that misbehaves on request.
+//! A hub on this machine that misbehaves on request. It has one repository, `o/m`.
 
 use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
@@ -29,8 +29,10 @@ pub enum Fault {
     OtherEtag,
 }
 
+/// What the hub holds and does.
 #[derive(Default)]
 pub struct State {
+    /// Content by path.
     pub files: BTreeMap<String, Vec<u8>>,
     /// Faults of the next requests of a file.
     pub faults: BTreeMap<String, VecDeque<Fault>>,
@@ -44,14 +46,23 @@ pub struct State {
     pub page: usize,
     /// An entry added to the listing.
     pub extra: Option<String>,
+    /// A pause after every [`PIECE`] bytes of a file.
+    pub pause: Option<Duration>,
 }
 
+/// Bytes between two pauses.
+pub const PIECE: usize = 16 << 10;
+
+/// A running hub.
 #[derive(Clone)]
 pub struct Server {
+    /// Where it listens.
     pub url: String,
+    /// May be changed while it runs.
     pub state: Arc<Mutex<State>>,
 }
 
+/// The only commit.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 fn hex(bytes: &[u8]) -> String {
@@ -59,6 +70,10 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Server {
+    /// Begins to serve `files`.
+    ///
+    /// # Panics
+    /// Without a port to listen at: a test cannot go on without it.
     pub fn start(files: &[(&str, Vec<u8>)]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -79,12 +94,19 @@ impl Server {
         server
     }
 
+    /// Adds faults of the next requests of a file.
+    ///
+    /// # Panics
+    /// If the server has.
     pub fn fault(&self, file: &str, faults: &[Fault]) {
         let mut state = self.state.lock().unwrap();
         state.faults.entry(file.to_owned()).or_default().extend(faults);
     }
 
     /// Requests of a file so far.
+    ///
+    /// # Panics
+    /// If the server has.
     pub fn requests(&self, file: &str) -> usize {
         self.state.lock().unwrap().log.iter().filter(|(f, _)| f == file).count()
     }
@@ -161,11 +183,12 @@ impl Server {
         file: &str,
         range: Option<String>,
     ) -> std::io::Result<()> {
-        let (bytes, fault) = {
+        let (bytes, fault, pause) = {
             let mut state = self.state.lock().unwrap();
             state.log.push((file.to_owned(), range.clone()));
             let once = state.faults.get_mut(file).and_then(VecDeque::pop_front);
-            (state.files.get(file).cloned(), once.or(state.always.get(file).copied()))
+            let fault = once.or(state.always.get(file).copied());
+            (state.files.get(file).cloned(), fault, state.pause)
         };
         let Some(bytes) = bytes else { return answer(stream, "404 Not Found", &[], b"") };
         let range = range.and_then(|r| {
@@ -203,7 +226,10 @@ impl Server {
             Some(Fault::Short | Fault::Stall) => part.len() / 2,
             _ => part.len(),
         };
-        stream.write_all(&part[..half])?;
+        for piece in part[..half].chunks(PIECE) {
+            stream.write_all(piece)?;
+            pause.into_iter().for_each(std::thread::sleep);
+        }
         if fault == Some(Fault::Stall) {
             std::thread::sleep(Duration::from_secs(3));
         }
