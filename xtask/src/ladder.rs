@@ -256,7 +256,10 @@ impl Ladder {
 
     /// Bytes a second of large direct reads, by the engine's own reader.
     fn disk(&self) -> Result<f64> {
-        let out = shell::output(path(&self.facit)?, &["doctor", path(&self.model)?, "--json"])?;
+        let out = shell::output(
+            path(&self.facit)?,
+            &["doctor", path(&self.model)?, "--json", "--seconds", "0.5"],
+        )?;
         let report: Value = serde_json::from_str(&out)?;
         let large = report["disk"]["large"].as_array().context("doctor's disk.large")?;
         Ok(large.iter().filter_map(|r| r["bytes"].as_f64()).fold(0.0, f64::max))

@@ -4,9 +4,8 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use common::{arg, facit, model};
+use common::{Small, arg, facit, model};
 use serde_json::Value;
 
 /// A model, a saved state and a receipt in a directory of their own.
@@ -269,24 +268,6 @@ fn verify_names_the_first_turn_that_differs() {
     }
     let json = facit(&["verify", arg(&path), "--json"]).ends(3, &["turn 19"]).json();
     assert_eq!((&json["verified"], &json["differs"]["turn"]), (&false.into(), &19.into()));
-}
-
-/// Mounts a file system of 256 kB; `None` where that is not allowed.
-struct Small(PathBuf);
-
-impl Small {
-    fn mount(at: &Path) -> Option<Self> {
-        let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=256k", "facit-test", arg(at)])
-            .output();
-        mount.is_ok_and(|output| output.status.success()).then(|| Self(at.to_owned()))
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).output();
-    }
 }
 
 #[test]

@@ -289,3 +289,28 @@ fn a_shard_cut_in_the_middle_of_a_run_stops_it() {
     drain.join().unwrap().unwrap();
     ran.ends(6, &["tensor", ".safetensors"]);
 }
+
+/// Catches half a state, half a trace or a lost batch on a disk that is full.
+#[test]
+fn a_full_disk_leaves_the_old_file_and_exits_with_7() {
+    let small = tempfile::tempdir().unwrap();
+    let Some(disk) = common::Small::mount(small.path()) else {
+        return testkit::note(format_args!("skipped: a full disk needs the right to mount one"));
+    };
+    let dir = kimi();
+    let input = dir.path().join("in.jsonl");
+    std::fs::write(&input, "{\"prompt\": [1, 2]}").unwrap();
+    let out = disk.0.join("out");
+    std::fs::write(&out, "old").unwrap();
+    let mut filler = std::fs::File::create(disk.0.join("filler")).unwrap();
+    while std::io::Write::write(&mut filler, &[0; 4096]).is_ok_and(|n| n > 0) {}
+    for option in ["--save-state", "--dump-logits", "--record-trace"] {
+        let args = ["run", text(dir.path()), "--ids", IDS, "-n", "3", option, text(&out)];
+        facit(&args).ends(7, &[text(&out)]);
+        assert_eq!(std::fs::read(&out).unwrap(), b"old", "{option}");
+        assert_eq!(std::fs::read_dir(&disk.0).unwrap().count(), 2, "{option} left a file");
+    }
+    let answers = disk.0.join("answers");
+    facit(&["batch", text(dir.path()), text(&input), text(&answers)]).ends(7, &["answers"]);
+    assert!(!answers.exists());
+}

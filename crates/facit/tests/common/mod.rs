@@ -128,3 +128,21 @@ pub fn flip(path: &Path, at: usize) {
     bytes[at] ^= 4;
     std::fs::write(path, bytes).expect("a scratch file");
 }
+
+/// Mounts a file system of 256 kB; `None` where that is not allowed.
+pub struct Small(pub PathBuf);
+
+impl Small {
+    pub fn mount(at: &Path) -> Option<Self> {
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=256k", "facit-test", arg(at)])
+            .output();
+        mount.is_ok_and(|output| output.status.success()).then(|| Self(at.to_owned()))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).output();
+    }
+}
