@@ -77,7 +77,7 @@ pub trait Model {
 
     /// Upper bound of what a step of `positions` in total allocates while it runs, for planning;
     /// `context` is the longest sequence's length after the step, `logits` the number of
-    /// positions that need logits.
+    /// positions that need logits and at least the number of sequences.
     fn step_bytes(&self, positions: usize, context: usize, logits: usize) -> usize;
 
     /// Begins a step over the chunks' tokens.

@@ -181,7 +181,7 @@ fn shortconv(f: &mut Fixture) {
         out
     };
     let out = step(&x, s);
-    state.commit(x.len() / p);
+    state.commit(c, &f.kernels, x.len() / p);
     let s = kda_state(&mut state.layers[0]);
     // The fixture has [channel, tap].
     let past = c.conv_kernel - 1;
@@ -235,7 +235,8 @@ fn kda_layer(f: &mut Fixture) {
     let span = [f.span("in")];
     let s = kda_state(&mut state.layers[0]);
     let out = w.with(|w| kda::attention(&f.batch(&span), w, &f.f32s("in"), &mut [s]));
-    let matrices = s.next_matrices.clone();
+    state.commit(&f.config, &f.kernels, span[0].len);
+    let matrices = kda_state(&mut state.layers[0]).matrices.clone();
     f.check("out", &out);
     f.check("state_out", &matrices);
 }

@@ -4,7 +4,7 @@
 use super::config::Config;
 use super::layer::{Batch, Span};
 use super::ops::project;
-use super::state::KdaState;
+use super::state::{KdaState, NextMatrices, NextMatrix};
 use super::weights::Weights;
 use numerics::elementary::{exp, sigmoid, silu};
 use numerics::{dot64, kda, rms_norm};
@@ -13,7 +13,8 @@ use numerics::{dot64, kda, rms_norm};
 const L2_EPS: f64 = 1e-6;
 
 /// Attention of all positions `x` (`[t, hidden]`) to `[t, hidden]`. `states` go with the
-/// batch's spans; their `next` becomes the state after the step.
+/// batch's spans; what is `next` in them becomes the state when
+/// the step ends.
 pub fn attention(b: &Batch, w: &Weights, x: &[f32], states: &mut [&mut KdaState]) -> Vec<f32> {
     let (c, k) = (b.config, b.kernels);
     let (p, d) = (c.kda_width(), c.kda_head_dim);
@@ -42,11 +43,12 @@ pub fn attention(b: &Batch, w: &Weights, x: &[f32], states: &mut [&mut KdaState]
         state.next_conv(&inputs.qkv, span, p);
         let (mine, others) = rest.split_at_mut(span.len * p);
         rest = others;
-        let KdaState { matrices, next_matrices, conv, .. } = &mut **state;
+        let KdaState { matrices, next, conv, .. } = &mut **state;
+        *next = NextMatrices::of(matrices, c, span.len);
         let outs = mine.chunks_mut(span.len * d);
-        for (head, (s, out)) in next_matrices.chunks_mut(d * d).zip(outs).enumerate() {
-            s.copy_from_slice(&matrices[head * d * d..][..d * d]);
-            tasks.push(Task { span, head, s, conv, out });
+        let heads = matrices.chunks(d * d).zip(next.heads(c.kda_heads)).zip(outs);
+        for (head, ((matrix, next), out)) in heads.enumerate() {
+            tasks.push(Task { span, head, matrix, next, conv, out });
         }
     }
     k.for_each_chunk(&mut tasks, 1, |_, tasks| {
@@ -96,8 +98,10 @@ struct HeadWeights<'a> {
 struct Task<'a> {
     span: &'a Span,
     head: usize,
-    /// The head's matrix `[d, d]`, updated in place.
-    s: &'a mut [f32],
+    /// The head's matrix before the step, `[d, d]`.
+    matrix: &'a [f32],
+    /// Its part of what the step leaves.
+    next: NextMatrix<'a>,
     /// The sequence's convolution history before the step.
     conv: &'a [f32],
     /// `[positions, d]`.
@@ -111,6 +115,7 @@ fn head(b: &Batch, inputs: &Inputs, w: &HeadWeights, task: &mut Task) {
     let q_scale = (1.0 / (d as f64).sqrt()) as f32;
     let (mut q, mut k, mut v) = (vec![0.0; d], vec![0.0; d], vec![0.0; d]);
     let (mut alpha, mut o) = (vec![0.0; d], vec![0.0; d]);
+    let mut scratch = Vec::new();
     for t in 0..task.span.len {
         let row = task.span.first + t;
         for (part, y) in [&mut q, &mut k, &mut v].into_iter().enumerate() {
@@ -130,7 +135,9 @@ fn head(b: &Batch, inputs: &Inputs, w: &HeadWeights, task: &mut Task) {
         }
         let beta = sigmoid(inputs.beta[row * heads + task.head]);
         let (q, k, v, alpha) = (&q, &k, &v, &alpha);
-        b.kernels.kda_step(kda::Step { state: task.s, q, k, v, alpha, beta, out: &mut o });
+        let state = task.next.matrix(task.matrix, &mut scratch, t);
+        b.kernels.kda_step(kda::Step { state, q, k, v, alpha, beta, out: &mut o });
+        task.next.record(t, [k, v, alpha], beta);
         // Norm first, then the gate.
         let out = &mut task.out[t * d..(t + 1) * d];
         rms_norm(&o, Some(&w.o_norm), c.rms_eps, out);
@@ -175,7 +182,8 @@ pub(super) mod tests {
 
     /// The first of the three convolutions with its silu, `[t, p]`.
     pub fn conv(c: &Config, x: &[f32], taps: &[f32], span: &Span, history: &[f32]) -> Vec<f32> {
-        let task = Task { span, head: 0, s: &mut [], conv: history, out: &mut [] };
+        let next = NextMatrix::Whole(&mut []);
+        let task = Task { span, head: 0, matrix: &[], next, conv: history, out: &mut [] };
         let p = c.kda_width();
         (0..x.len()).map(|i| silu(convolve(c, x, taps, &task, 0, i / p, i % p))).collect()
     }

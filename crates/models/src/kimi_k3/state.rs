@@ -5,6 +5,7 @@
 use super::config::Config;
 use super::layer::Span;
 use crate::machine::{Piece, Snapshot, SnapshotError, StepError};
+use numerics::{Kernels, kda};
 
 /// Most positions a state may be made for.
 pub const MAX_CONTEXT: usize = 1 << 20;
@@ -25,16 +26,103 @@ pub enum LayerState {
     Mla(MlaState),
 }
 
-/// A KDA layer. Each part exists twice, since a step that fails must leave no trace: a step
-/// writes `next`, its end swaps.
+/// A KDA layer. A step that fails must leave no trace, so it writes only what is `next`, and its
+/// end makes that the state.
 #[derive(Debug)]
 pub struct KdaState {
     /// `[heads, d, d]`: key channel, then value channel.
     pub matrices: Vec<f32>,
-    pub next_matrices: Vec<f32>,
+    /// What the step under way makes of the matrices.
+    pub next: NextMatrices,
     /// Inputs before the next position, `[q k v, taps - 1, heads * d]`, oldest first.
     pub conv: Vec<f32>,
     next_conv: Vec<f32>,
+}
+
+/// The matrices after a step, in whichever form is smaller.
+#[derive(Debug, Default)]
+pub enum NextMatrices {
+    /// As they were.
+    #[default]
+    Same,
+    /// The step's inputs, `[heads, positions, 3 d + 1]`: k, v, alpha, beta. Its end repeats the
+    /// recurrence with them. Of one position they are a fortieth of the matrices.
+    Inputs(Vec<f32>),
+    /// The matrices themselves.
+    Whole(Vec<f32>),
+}
+
+/// One head's part of [`NextMatrices`].
+#[derive(Debug)]
+pub enum NextMatrix<'a> {
+    /// `[positions, 3 d + 1]`.
+    Inputs(&'a mut [f32]),
+    /// `[d, d]`.
+    Whole(&'a mut [f32]),
+}
+
+impl NextMatrices {
+    /// The smaller form for a step of so many positions.
+    pub fn of(matrices: &[f32], c: &Config, positions: usize) -> NextMatrices {
+        let inputs = c.kda_heads * positions * recurrence_inputs(c.kda_head_dim);
+        if inputs < matrices.len() {
+            NextMatrices::Inputs(vec![0.0; inputs])
+        } else {
+            NextMatrices::Whole(matrices.to_vec())
+        }
+    }
+
+    /// The parts of all heads.
+    pub fn heads(&mut self, heads: usize) -> impl Iterator<Item = NextMatrix<'_>> {
+        let (values, whole) = match self {
+            NextMatrices::Same => (&mut [][..], true),
+            NextMatrices::Inputs(values) => (&mut values[..], false),
+            NextMatrices::Whole(values) => (&mut values[..], true),
+        };
+        let each = (values.len() / heads).max(1);
+        values.chunks_mut(each).map(move |head| match whole {
+            true => NextMatrix::Whole(head),
+            false => NextMatrix::Inputs(head),
+        })
+    }
+}
+
+impl NextMatrix<'_> {
+    /// The matrix to go on with at position `t`: `before` in `scratch`, or the next one itself.
+    pub fn matrix<'s>(
+        &'s mut self,
+        before: &[f32],
+        scratch: &'s mut Vec<f32>,
+        t: usize,
+    ) -> &'s mut [f32] {
+        match self {
+            NextMatrix::Whole(matrix) => matrix,
+            NextMatrix::Inputs(_) => {
+                if t == 0 {
+                    scratch.clear();
+                    scratch.extend_from_slice(before);
+                }
+                scratch
+            }
+        }
+    }
+
+    /// Keeps the inputs of position `t`, if that is what is kept.
+    pub fn record(&mut self, t: usize, [k, v, alpha]: [&[f32]; 3], beta: f32) {
+        if let NextMatrix::Inputs(values) = self {
+            let d = k.len();
+            let row = &mut values[t * recurrence_inputs(d)..][..recurrence_inputs(d)];
+            for (to, from) in row.chunks_exact_mut(d).zip([k, v, alpha]) {
+                to.copy_from_slice(from);
+            }
+            row[3 * d] = beta;
+        }
+    }
+}
+
+/// Values a head's recurrence takes at one position.
+pub fn recurrence_inputs(d: usize) -> usize {
+    3 * d + 1
 }
 
 /// An MLA layer.
@@ -45,6 +133,29 @@ pub struct MlaState {
 }
 
 impl KdaState {
+    /// Makes what the step computed the state.
+    fn commit(&mut self, c: &Config, kernels: &Kernels) {
+        std::mem::swap(&mut self.conv, &mut self.next_conv);
+        match std::mem::take(&mut self.next) {
+            NextMatrices::Same => (),
+            NextMatrices::Whole(matrices) => self.matrices = matrices,
+            NextMatrices::Inputs(inputs) => {
+                let (d, of_head) = (c.kda_head_dim, inputs.len() / c.kda_heads);
+                kernels.for_each_chunk(&mut self.matrices, d * d, |head, state| {
+                    let inputs = &inputs[head * of_head..][..of_head];
+                    let mut out = vec![0.0; d];
+                    for x in inputs.chunks_exact(recurrence_inputs(d)) {
+                        let (k, v, alpha, beta) =
+                            (&x[..d], &x[d..2 * d], &x[2 * d..3 * d], x[3 * d]);
+                        // What a query reads is not needed again.
+                        let (q, out) = (k, &mut out[..]);
+                        kernels.kda_step(kda::Step { state, q, k, v, alpha, beta, out });
+                    }
+                });
+            }
+        }
+    }
+
     /// Writes the history after the step: the last rows of the old one and the span's inputs
     /// `qkv` (each `[t, p]`).
     pub fn next_conv(&mut self, qkv: &[Vec<f32>; 3], span: &Span, p: usize) {
@@ -111,7 +222,7 @@ impl State {
             } else {
                 LayerState::Kda(KdaState {
                     matrices: zeros(matrices)?,
-                    next_matrices: zeros(matrices)?,
+                    next: NextMatrices::Same,
                     conv: zeros(history)?,
                     next_conv: zeros(history)?,
                 })
@@ -137,26 +248,26 @@ impl State {
     pub(super) fn bytes(c: &Config, context: usize) -> usize {
         let full = c.full_attention.iter().filter(|&&full| full).count();
         let (matrices, history) = kda_sizes(c);
-        let kda = 2 * (matrices + history) * (c.layers - full);
+        let kda = (matrices + 2 * history) * (c.layers - full);
         4 * (kda + context * c.cache_width() * full)
     }
 
     /// Makes the step's work the state.
-    pub(super) fn commit(&mut self, positions: usize) {
+    pub(super) fn commit(&mut self, c: &Config, kernels: &Kernels, positions: usize) {
         self.position += positions;
         for layer in &mut self.layers {
             if let LayerState::Kda(s) = layer {
-                std::mem::swap(&mut s.matrices, &mut s.next_matrices);
-                std::mem::swap(&mut s.conv, &mut s.next_conv);
+                s.commit(c, kernels);
             }
         }
     }
 
-    /// Forgets what an unfinished step appended.
+    /// Forgets what an unfinished step has left.
     pub(super) fn roll_back(&mut self, c: &Config) {
         for layer in &mut self.layers {
-            if let LayerState::Mla(s) = layer {
-                s.rows.truncate(self.position * c.cache_width());
+            match layer {
+                LayerState::Mla(s) => s.rows.truncate(self.position * c.cache_width()),
+                LayerState::Kda(s) => s.next = NextMatrices::Same,
             }
         }
     }

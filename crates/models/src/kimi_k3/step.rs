@@ -4,7 +4,7 @@
 use super::config::Config;
 use super::layer::{self, Batch, Span, Stream};
 use super::moe::Moe;
-use super::state::{LayerState, State};
+use super::state::{LayerState, State, recurrence_inputs};
 use super::weights::{Expert, Weights, check, matrix, vector};
 use super::{KimiK3, mla};
 use crate::machine::{self, Chunk, Fed, Logits, Part, StepError, Upcoming, Want};
@@ -152,7 +152,7 @@ impl<'a> Step<'a> {
                     self.keep_wanted();
                 }
                 if self.live.is_empty() {
-                    self.phase = self.end();
+                    self.phase = self.end(kernels);
                     return Ok(());
                 }
                 let b = Batch { spans: &self.live, ..b };
@@ -258,7 +258,7 @@ impl<'a> Step<'a> {
         self.phase = match done + n {
             all if all == vocab => {
                 self.check_logits()?;
-                self.end()
+                self.end(kernels)
             }
             some => Phase::Head(some),
         };
@@ -277,9 +277,9 @@ impl<'a> Step<'a> {
     }
 
     /// Everything is computed: only now do the states change.
-    fn end(&mut self) -> Phase {
+    fn end(&mut self, kernels: &Kernels) -> Phase {
         for (state, span) in self.states.iter_mut().zip(&self.spans) {
-            state.commit(span.len);
+            state.commit(&self.model.config, kernels, span.len);
         }
         self.stream = Stream::default();
         Phase::Done
@@ -371,8 +371,18 @@ pub(super) fn bytes(c: &Config, positions: usize, context: usize, logits: usize)
     // Vectors of a layer, widened.
     let vectors = 8 * e + (3 * c.conv_kernel + 2) * p + 4 * l + c.experts + SMALL;
     let head = logits * (2 * c.vocab + 2 * e);
-    4 * (positions * (stream + widest) + attention + kernels + vectors + head)
+    // What becomes of the KDA matrices: inputs of the positions or a copy for every sequence, in
+    // all layers; and a head's matrix for each of a few threads.
+    let d = c.kda_head_dim;
+    let inputs = c.kda_heads * positions * recurrence_inputs(d);
+    let next = inputs.min(logits.max(1) * c.kda_heads * d * d);
+    let kda_layers = c.full_attention.iter().filter(|&&full| !full).count();
+    let next = kda_layers * next + MAX_THREADS * d * d;
+    4 * (positions * (stream + widest) + attention + kernels + vectors + head + next)
 }
+
+/// Threads whose scratch is planned for.
+const MAX_THREADS: usize = 64;
 
 /// Positions the kernels widen at once.
 const KERNEL_POSITIONS: usize = 64;
