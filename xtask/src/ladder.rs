@@ -162,12 +162,13 @@ impl Ladder {
         let logits = self.scratch.join("logits.safetensors");
         let n = (self.tokens + 1).to_string();
         let options = ["-n", &n, "--ids", "11,12,13,14", "--dump-logits", path(&logits)?];
-        let before = self.disk()?;
+        let before = self.plan(budget)?;
         let report = self.facit(budget, &["run", path(&self.model)?, "--json"], &options)?;
-        let disk = f64::midpoint(before, self.disk()?);
+        let plan = self.plan(budget)?;
+        let rate = |plan: &Value| number(&plan["disk_bytes_per_second"]);
+        let disk = f64::midpoint(rate(&before)?, rate(&plan)?);
         let facit = &report["facit"];
         let decode = &facit["decode"];
-        let plan = self.plan(budget)?;
         exact_bytes(&decode["read"], &plan["plan"], self.tokens as u64)
             .with_context(|| format!("{budget} bytes of memory"))?;
         let sum = shell::output("sha256sum", &[path(&logits)?])?;
@@ -245,6 +246,7 @@ impl Ladder {
         Ok(())
     }
 
+    /// What `facit plan` says, with the rate of large direct reads by the engine's own reader.
     fn plan(&self, budget: u64) -> Result<Value> {
         let memory = format!("{budget}B");
         let context = (self.tokens + 5).to_string();
@@ -252,17 +254,6 @@ impl Ladder {
         let more = ["--context", &context, "--prompt", "4"];
         let out = shell::output(path(&self.facit)?, &[&args[..], &more].concat())?;
         Ok(serde_json::from_str(&out)?)
-    }
-
-    /// Bytes a second of large direct reads, by the engine's own reader.
-    fn disk(&self) -> Result<f64> {
-        let out = shell::output(
-            path(&self.facit)?,
-            &["doctor", path(&self.model)?, "--json", "--seconds", "0.5"],
-        )?;
-        let report: Value = serde_json::from_str(&out)?;
-        let large = report["disk"]["large"].as_array().context("doctor's disk.large")?;
-        Ok(large.iter().filter_map(|r| r["bytes"].as_f64()).fold(0.0, f64::max))
     }
 
     /// Runs the binary with `--memory budget` in a control group of that size.

@@ -5,18 +5,8 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{command, facit};
+use common::{arg, command, facit, kimi};
 use serde_json::Value;
-
-fn kimi() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    testkit::k3::Shape::tiny().checkpoint(1).write(dir.path(), 400_000).unwrap();
-    dir
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 /// Prompts of different lengths, greedy and sampled, with the options of a run that is the same.
 const LINES: [(&str, &[&str]); 5] = [
@@ -48,7 +38,7 @@ fn input(dir: &Path) -> std::path::PathBuf {
 #[test]
 fn answers_are_those_of_single_runs() {
     let dir = kimi();
-    let (model, input) = (text(dir.path()), input(dir.path()));
+    let (model, input) = (arg(dir.path()), input(dir.path()));
     let out = dir.path().join("out.jsonl");
     let mut first = Vec::new();
     for more in [
@@ -58,7 +48,7 @@ fn answers_are_those_of_single_runs() {
         &["--chunk", "1", "--threads", "3"],
         &["--memory", "53MB"],
     ] {
-        let args = ["batch", model, text(&input), text(&out), "-n", "4", "--json"];
+        let args = ["batch", model, arg(&input), arg(&out), "-n", "4", "--json"];
         let report = facit(&[&args[..], more].concat()).ok().json();
         assert_eq!(report["completion_tokens"], 24, "{report}");
         assert_eq!(report["prompt_tokens"], 24, "{report}");
@@ -88,13 +78,13 @@ fn answers_are_those_of_single_runs() {
 #[test]
 fn a_killed_batch_goes_on() {
     let dir = kimi();
-    let model = text(dir.path());
+    let model = arg(dir.path());
     let (input, whole, out) =
         (dir.path().join("in"), dir.path().join("whole"), dir.path().join("out"));
     let line = |i: usize| format!("{{\"prompt\": [{}, {}], \"max_tokens\": 12}}\n", i, i + 1);
     std::fs::write(&input, (0..30).map(line).collect::<String>()).unwrap();
     let args = |out: &Path| {
-        let args = ["batch", model, text(&input), text(out), "--sequences", "2", "--json"];
+        let args = ["batch", model, arg(&input), arg(out), "--sequences", "2", "--json"];
         args.map(str::to_owned)
     };
     facit(&args(&whole)).ok();
@@ -122,9 +112,9 @@ fn a_killed_batch_goes_on() {
 #[test]
 fn what_is_wrong_is_named_before_anything_runs() {
     let dir = kimi();
-    let model = text(dir.path());
+    let model = arg(dir.path());
     let (input, out) = (dir.path().join("in"), dir.path().join("out"));
-    let run = || facit(&["batch", model, text(&input), text(&out)]);
+    let run = || facit(&["batch", model, arg(&input), arg(&out)]);
     for (content, says) in [
         ("", &["no lines"][..]),
         ("{\"prompt\": [1]}\n{\"prompt\": [1]", &["line 2"]),

@@ -5,13 +5,9 @@ mod common;
 
 use std::path::Path;
 
-use common::{facit, kimi};
+use common::{arg, facit, kimi};
 
 const IDS: &str = "1,2,3,4,5";
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 /// Where the bytes of tensor `name` begin in the directory's only shard that has it.
 fn find(dir: &Path, name: &str) -> (std::path::PathBuf, usize) {
@@ -34,14 +30,13 @@ fn find(dir: &Path, name: &str) -> (std::path::PathBuf, usize) {
 #[test]
 fn a_saved_sequence_goes_on_as_if_it_had_never_stopped() {
     let dir = kimi();
-    let model = text(dir.path());
+    let model = arg(dir.path());
     let whole = facit(&["run", model, "--ids", IDS, "-n", "9"]).ok();
     for n in ["1", "4", "8"] {
         let state = dir.path().join("state.safetensors");
         let rest = (9 - n.parse::<u32>().unwrap()).to_string();
-        let first =
-            facit(&["run", model, "--ids", IDS, "-n", n, "--save-state", text(&state)]).ok();
-        let then = facit(&["run", model, "--resume", text(&state), "-n", &rest]).ok();
+        let first = facit(&["run", model, "--ids", IDS, "-n", n, "--save-state", arg(&state)]).ok();
+        let then = facit(&["run", model, "--resume", arg(&state), "-n", &rest]).ok();
         let joined = format!("{} {}", first.text().trim(), then.text().trim());
         assert_eq!(joined, whole.text().trim(), "stopped after {n}");
     }
@@ -51,10 +46,10 @@ fn a_saved_sequence_goes_on_as_if_it_had_never_stopped() {
 #[test]
 fn a_damaged_or_foreign_state_is_refused() {
     let dir = kimi();
-    let (model, state) = (text(dir.path()), dir.path().join("s"));
-    facit(&["run", model, "--ids", IDS, "-n", "2", "--save-state", text(&state)]).ok();
+    let (model, state) = (arg(dir.path()), dir.path().join("s"));
+    facit(&["run", model, "--ids", IDS, "-n", "2", "--save-state", arg(&state)]).ok();
     let good = std::fs::read(&state).unwrap();
-    let resume = |model: &str| facit(&["run", model, "--resume", text(&state), "-n", "1"]);
+    let resume = |model: &str| facit(&["run", model, "--resume", arg(&state), "-n", "1"]);
     for at in [0, 9, good.len() / 3, good.len() / 2, good.len() - 1] {
         let mut bad = good.clone();
         bad[at] ^= 1;
@@ -71,32 +66,32 @@ fn a_damaged_or_foreign_state_is_refused() {
     let other = tempfile::tempdir().unwrap();
     let shape = testkit::k3::Shape { vocab: 328, ..testkit::k3::Shape::tiny() };
     shape.checkpoint(1).write(other.path(), 400_000).unwrap();
-    resume(text(other.path())).ends(3, &["another model"]);
+    resume(arg(other.path())).ends(3, &["another model"]);
 }
 
 /// Catches threads, chunks or a backend that change a bit of any logit.
 #[test]
 fn logits_are_the_same_bits_on_every_path_and_compare_says_so() {
     let dir = kimi();
-    let model = text(dir.path());
+    let model = arg(dir.path());
     let (a, b) = (dir.path().join("a.safetensors"), dir.path().join("b.safetensors"));
     let dump = |more: &[&str], to: &Path| {
-        let common = ["run", model, "--ids", IDS, "-n", "4", "--dump-logits", text(to)];
+        let common = ["run", model, "--ids", IDS, "-n", "4", "--dump-logits", arg(to)];
         facit(&[&common[..], more].concat()).ok();
     };
     dump(&["--backend", "scalar", "--threads", "1"], &a);
     for more in [&["--threads", "3"][..], &["--chunk", "1"], &["--chunk", "2", "--threads", "2"]] {
         dump(more, &b);
-        let same = facit(&["compare", text(&a), text(&b), "--exact", "--json"]).ok();
+        let same = facit(&["compare", arg(&a), arg(&b), "--exact", "--json"]).ok();
         assert_eq!(same.json()["verdict"], "identical", "{more:?}");
     }
     let mut bytes = std::fs::read(&b).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 0x40;
     std::fs::write(&b, &bytes).unwrap();
-    let other = facit(&["compare", text(&a), text(&b), "--json"]).ends(3, &[]);
+    let other = facit(&["compare", arg(&a), arg(&b), "--json"]).ends(3, &[]);
     assert_eq!(other.json()["first_difference"][0], 3);
-    facit(&["compare", text(&a), "no-such-file"]).ends(6, &["no-such-file"]);
+    facit(&["compare", arg(&a), "no-such-file"]).ends(6, &["no-such-file"]);
 }
 
 /// Catches a NaN that is picked, an expert that is skipped, a config that is guessed.
@@ -108,7 +103,7 @@ fn a_broken_model_stops_with_the_place_named() {
     let mut bytes = std::fs::read(&shard).unwrap();
     bytes[at..at + 2].copy_from_slice(&0x7fc0u16.to_le_bytes());
     std::fs::write(&shard, &bytes).unwrap();
-    facit(&["run", text(dir.path()), "--ids", IDS, "-n", "1"]).ends(4, &["layer 5"]);
+    facit(&["run", arg(dir.path()), "--ids", IDS, "-n", "1"]).ends(4, &["layer 5"]);
 
     let dir = kimi();
     let expert = "language_model.model.layers.7.block_sparse_moe.experts.3.w2.weight_packed";
@@ -123,7 +118,7 @@ fn a_broken_model_stops_with_the_place_named() {
             std::fs::write(&path, bytes).unwrap();
         }
     }
-    facit(&["run", text(dir.path()), "--ids", IDS, "-n", "1"]).ends(6, &[expert]);
+    facit(&["run", arg(dir.path()), "--ids", IDS, "-n", "1"]).ends(6, &[expert]);
 
     let dir = kimi();
     let config = dir.path().join("config.json");
@@ -131,14 +126,14 @@ fn a_broken_model_stops_with_the_place_named() {
     let wrong = good.replacen("\"full_attn_layers\": [4", "\"full_attn_layers\": [0", 1);
     assert_ne!(good, wrong);
     std::fs::write(&config, wrong).unwrap();
-    facit(&["run", text(dir.path()), "--ids", IDS]).ends(2, &["full_attn_layers"]);
+    facit(&["run", arg(dir.path()), "--ids", IDS]).ends(2, &["full_attn_layers"]);
 }
 
 /// Catches options that are silently ignored.
 #[test]
 fn options_of_the_other_kind_of_model_are_refused() {
     let dir = kimi();
-    let model = text(dir.path());
+    let model = arg(dir.path());
     facit(&["run", "--top-p", "0.5", "hello"]).ends(2, &["--top-p"]);
     facit(&["run", model, "--ids", IDS, "--turns", "3"]).ends(2, &["--turns"]);
     facit(&["run", model, "--prompt", "hello"]).ends(2, &["tokenizer", "--ids"]);
@@ -160,8 +155,7 @@ fn drafts_change_no_token() {
     let state = dir.path().join("state");
     let ids = "5,9,2,31,7,7,12,40,3,18,5,9";
     let run = |n: &str, to: &Path, more: &[&str]| {
-        let args =
-            ["run", text(&model), "--ids", ids, "-n", n, "--json", "--dump-logits", text(to)];
+        let args = ["run", arg(&model), "--ids", ids, "-n", n, "--json", "--dump-logits", arg(to)];
         facit(&[&args[..], more].concat()).ok().json()
     };
     let plain = run("12", &a, &[]);
@@ -171,13 +165,13 @@ fn drafts_change_no_token() {
         assert_eq!(with["choices"][0]["token_ids"], plain["choices"][0]["token_ids"]);
         let drafts = &with["facit"]["drafts"];
         assert!(drafts["drafted"].as_u64() > Some(0), "{drafts}");
-        facit(&["compare", text(&a), text(&b), "--exact"]).ok();
+        facit(&["compare", arg(&a), arg(&b), "--exact"]).ok();
     }
     for n in 1..12 {
-        let more = ["--drafts", "4", "--save-state", text(&state)];
+        let more = ["--drafts", "4", "--save-state", arg(&state)];
         let first = run(&n.to_string(), &b, &more);
         let rest = (12 - n).to_string();
-        let args = ["run", text(&model), "--resume", text(&state), "-n", &rest, "--json"];
+        let args = ["run", arg(&model), "--resume", arg(&state), "-n", &rest, "--json"];
         let then = facit(&[&args[..], &["--drafts", "1"]].concat()).ok().json();
         let ids = |r: &serde_json::Value| r["choices"][0]["token_ids"].as_array().unwrap().clone();
         assert_eq!([ids(&first), ids(&then)].concat(), ids(&plain), "saved after {n}");
@@ -193,14 +187,14 @@ fn deepseek_gives_the_golden_tokens() {
     let expect: serde_json::Value = serde_json::from_slice(&expect).unwrap();
     let prompt = expect["prompt"].to_string();
     for regime in ["bf16", "w8a8"] {
-        let args = ["run", text(&model), "--ids", &prompt, "-n", "5", "--regime", regime, "--json"];
+        let args = ["run", arg(&model), "--ids", &prompt, "-n", "5", "--regime", regime, "--json"];
         let ran = facit(&args).ok().json();
         let ids = &ran["choices"][0]["token_ids"];
         let want = expect["modes"][regime]["greedy"].as_array().unwrap();
         assert_eq!(ids.as_array().unwrap()[..], want[..5], "{regime}");
     }
-    let ids = facit(&["tokenize", text(&model), "hello  wörld"]).ok();
-    let back = facit(&["detokenize", text(&model), ids.text().trim()]).ok();
+    let ids = facit(&["tokenize", arg(&model), "hello  wörld"]).ok();
+    let back = facit(&["detokenize", arg(&model), ids.text().trim()]).ok();
     assert_eq!(back.text(), "hello  wörld");
 }
 
@@ -208,9 +202,9 @@ fn deepseek_gives_the_golden_tokens() {
 #[test]
 fn inspect_shows_a_directory() {
     let dir = kimi();
-    let table = facit(&["inspect", text(dir.path())]).ok();
+    let table = facit(&["inspect", arg(dir.path())]).ok();
     assert!(table.text().contains("Kimi K3") && table.text().contains("1,206"));
-    let json = facit(&["inspect", text(dir.path()), "--json"]).ok().json();
+    let json = facit(&["inspect", arg(dir.path()), "--json"]).ok().json();
     assert_eq!(json["layers"], 13);
 }
 
@@ -218,14 +212,14 @@ fn inspect_shows_a_directory() {
 #[test]
 fn budgets_and_packing_change_no_bit_and_what_does_not_fit_says_so() {
     let dir = kimi();
-    let model = text(dir.path());
+    let model = arg(dir.path());
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));
     let dump = |more: &[&str], to: &Path| {
-        let common = ["run", model, "--ids", IDS, "-n", "4", "--json", "--dump-logits", text(to)];
+        let common = ["run", model, "--ids", IDS, "-n", "4", "--json", "--dump-logits", arg(to)];
         facit(&[&common[..], more].concat()).ok().json()
     };
     assert_eq!(dump(&[], &a)["facit"]["read"]["trunk_bytes"], 0);
-    let same = || facit(&["compare", text(&a), text(&b), "--exact"]).ok();
+    let same = || facit(&["compare", arg(&a), arg(&b), "--exact"]).ok();
     let mut read = Vec::new();
     for packed in [false, true] {
         if packed {
@@ -246,6 +240,10 @@ fn budgets_and_packing_change_no_bit_and_what_does_not_fit_says_so() {
     facit(&["run", "--memory", "1GB", "hello"]).ends(2, &["--memory"]);
     let plan = facit(&["plan", model, "--memory", "60MB", "--json"]).ok().json();
     assert!(plan["total"].as_u64().unwrap() <= 60_000_000 && plan["packed"] == true, "{plan}");
+    // Its shards are too small to measure a disk with, and nothing is guessed.
+    assert!(plan["seconds_per_token"].is_null(), "{plan}");
+    let plan = facit(&["plan", model, "--memory", "60MB", "--disk-rate", "1GB"]).ok();
+    assert!(plan.text().contains("disk: 1.00 GB/s, so at least"), "{}", plan.text());
 }
 
 /// Catches a trace that does not hold every request.
@@ -253,14 +251,14 @@ fn budgets_and_packing_change_no_bit_and_what_does_not_fit_says_so() {
 fn a_recorded_trace_is_simulated() {
     let dir = kimi();
     let trace = dir.path().join("trace");
-    let args = ["run", text(dir.path()), "--ids", IDS, "-n", "4", "--json"];
-    let ran = facit(&[&args[..], &["--record-trace", text(&trace)]].concat()).ok().json();
-    let sim = facit(&["cache-sim", text(&trace), "--slots", "3,1000", "--json"]).ok().json();
+    let args = ["run", arg(dir.path()), "--ids", IDS, "-n", "4", "--json"];
+    let ran = facit(&[&args[..], &["--record-trace", arg(&trace)]].concat()).ok().json();
+    let sim = facit(&["cache-sim", arg(&trace), "--slots", "3,1000", "--json"]).ok().json();
     assert_eq!(sim[0]["requests"], ran["facit"]["read"]["expert_requests"]);
     assert!(sim[1]["belady"].as_u64() > sim[0]["belady"].as_u64(), "{sim}");
-    facit(&["cache-sim", text(&trace), "--slots", "0"]).ends(2, &["--slots"]);
+    facit(&["cache-sim", arg(&trace), "--slots", "0"]).ends(2, &["--slots"]);
     std::fs::write(&trace, "no trace").unwrap();
-    facit(&["cache-sim", text(&trace)]).ends(6, &["trace"]);
+    facit(&["cache-sim", arg(&trace)]).ends(6, &["trace"]);
 }
 
 /// Catches a shard that is cut while the run reads it and is taken for whole.
@@ -268,7 +266,7 @@ fn a_recorded_trace_is_simulated() {
 fn a_shard_cut_in_the_middle_of_a_run_stops_it() {
     use std::io::Read as _;
     let dir = kimi();
-    let args = ["run", text(dir.path()), "--ids", IDS, "-n", "5000", "--memory", "60MB"];
+    let args = ["run", arg(dir.path()), "--ids", IDS, "-n", "5000", "--memory", "60MB"];
     let mut child = common::command(&args)
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
@@ -305,12 +303,12 @@ fn a_full_disk_leaves_the_old_file_and_exits_with_7() {
     let mut filler = std::fs::File::create(disk.0.join("filler")).unwrap();
     while std::io::Write::write(&mut filler, &[0; 4096]).is_ok_and(|n| n > 0) {}
     for option in ["--save-state", "--dump-logits", "--record-trace"] {
-        let args = ["run", text(dir.path()), "--ids", IDS, "-n", "3", option, text(&out)];
-        facit(&args).ends(7, &[text(&out)]);
+        let args = ["run", arg(dir.path()), "--ids", IDS, "-n", "3", option, arg(&out)];
+        facit(&args).ends(7, &[arg(&out)]);
         assert_eq!(std::fs::read(&out).unwrap(), b"old", "{option}");
         assert_eq!(std::fs::read_dir(&disk.0).unwrap().count(), 2, "{option} left a file");
     }
     let answers = disk.0.join("answers");
-    facit(&["batch", text(dir.path()), text(&input), text(&answers)]).ends(7, &["answers"]);
+    facit(&["batch", arg(dir.path()), arg(&input), arg(&answers)]).ends(7, &["answers"]);
     assert!(!answers.exists());
 }

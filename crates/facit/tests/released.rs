@@ -7,6 +7,7 @@ use common::facit;
 
 fn plan(dir: &std::path::Path, memory: &str) -> serde_json::Value {
     let args = ["plan", dir.to_str().unwrap(), "--memory", memory, "--json", "--context", "2048"];
+    let args = [&args[..], &["--disk-rate", "5GB"]].concat();
     facit(&args).ok().json()
 }
 
@@ -42,6 +43,8 @@ fn deepseek_fits_in_six_gigabytes() {
     let pinned = part("pinned_bytes");
     let read = small["bytes_per_token"].as_u64().unwrap();
     assert!((13_000_000_000..13_100_000_000).contains(&(read + pinned)), "{read} + {pinned}");
+    let seconds = small["seconds_per_token"].as_f64().unwrap();
+    assert_eq!(seconds, read as f64 / 5e9);
     // 48 engram rows of 264 bytes and an embedding row of bf16.
     assert_eq!(part("rows_per_token"), 48 * 264 + 2 * 5120);
     assert_eq!(part("experts_per_token"), 40 * 6 * 18_800_640);

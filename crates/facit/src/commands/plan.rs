@@ -1,6 +1,7 @@
 //! `facit plan`: how a memory budget is divided and what a token then reads, without running.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use engine::giant::{Checkpoint, Demand, prepare};
 use serde::Serialize;
@@ -32,7 +33,8 @@ pub struct DemandOptions {
 
 /// Show how a memory budget is divided for a model directory, and what a token then reads
 ///
-/// Nothing is read but headers, and nothing is allocated. Exit code 5 if it does not fit.
+/// Nothing is read but headers and, to measure the disk, a second's worth of one shard; nothing of
+/// the plan is allocated. Exit code 5 if it does not fit.
 #[derive(clap::Args)]
 pub struct Args {
     /// The model directory
@@ -40,9 +42,22 @@ pub struct Args {
     dir: PathBuf,
     #[command(flatten)]
     demand: DemandOptions,
+    /// Bytes a second that the disk reads, such as 3.5GB [default: measured now]
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    disk_rate: Option<f64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// How long the disk is measured.
+const MEASURED: Duration = Duration::from_secs(1);
+
+fn rate(text: &str) -> Result<f64, String> {
+    match Memory::parse(text)?.0 {
+        Some(bytes) => Ok(bytes as f64),
+        None => Err("expected a size such as 3.5GB".into()),
+    }
 }
 
 /// What a prepared model will do with its memory.
@@ -90,9 +105,13 @@ impl Report {
 pub fn run(args: Args) -> anyhow::Result<Code> {
     let checkpoint = Checkpoint::open(&args.dir)?;
     let report = Report::of(&checkpoint, &args.demand)?;
+    let disk = match args.disk_rate {
+        Some(rate) => Ok(rate),
+        None => measure(&checkpoint).map_err(|e| e.to_string()),
+    };
     let mut out = Out::default();
     if args.json {
-        out.json(&report)?;
+        out.json(&WithDisk::new(report, disk))?;
         return Ok(Code::Ok);
     }
     out.line(report.plan.to_string().trim_end())?;
@@ -100,8 +119,49 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
         "  prefill: {} at a time, each reading the layers once",
         units::plural(report.chunk as u64, "position")
     ))?;
+    let seconds = |bytes: u64, rate: &f64| units::seconds(bytes as f64 / rate);
+    match &disk {
+        Ok(rate) => out.line(&format!(
+            "  disk: {}/s{}, so at least {} a token, {} where every expert is in memory",
+            units::bytes(*rate as u64),
+            if args.disk_rate.is_some() { "" } else { " measured now" },
+            seconds(report.bytes_per_token, rate),
+            seconds(report.bytes_per_token - report.plan.experts_per_token, rate),
+        ))?,
+        Err(why) => out.line(&format!("  disk: not measured: {why}"))?,
+    }
     if report.resident {
         out.line("  all weights fit: `facit run` without --memory reads them once, at the start")?;
     }
     Ok(Code::Ok)
+}
+
+/// Bytes a second of large reads, as the engine makes them, of the largest shard.
+fn measure(checkpoint: &Checkpoint) -> Result<f64, store::Error> {
+    let shards = checkpoint.index().shards().iter();
+    let largest = shards.max_by_key(|s| s.path().metadata().map_or(0, |m| m.len()));
+    let path = largest.map_or(checkpoint.dir(), |s| s.path());
+    store::doctor::rate(&**checkpoint.disk(), path, MEASURED)
+}
+
+/// The report with what the disk makes of it.
+#[derive(Serialize)]
+struct WithDisk {
+    #[serde(flatten)]
+    report: Report,
+    disk_bytes_per_second: Option<f64>,
+    /// Reading alone, no expert in memory.
+    seconds_per_token: Option<f64>,
+    disk_problem: Option<String>,
+}
+
+impl WithDisk {
+    fn new(report: Report, disk: Result<f64, String>) -> Self {
+        let (rate, disk_problem) = match disk {
+            Ok(rate) => (Some(rate), None),
+            Err(why) => (None, Some(why)),
+        };
+        let seconds_per_token = rate.map(|rate| report.plan.seconds(rate));
+        WithDisk { report, disk_bytes_per_second: rate, seconds_per_token, disk_problem }
+    }
 }
