@@ -1,20 +1,29 @@
-//! `cargo xtask avx512`: the tests of `fixed`'s arithmetic on an emulated processor with AVX-512, for
-//! machines that have none. `xtask/avx512` becomes a disk image that Bochs boots as an Ice Lake.
+//! `cargo xtask avx512`: the tests of `fixed`'s arithmetic and the built-in model's story on an emulated
+//! processor with AVX-512, for machines that have none. `xtask/avx512` and the model become a disk
+//! image that Bochs boots as an Ice Lake.
 
 use crate::arch::need;
 use crate::shell;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::fs;
 
 const FOLDER: &str = "target/avx512";
+/// Where the model is put, in bytes; `xtask/avx512/src/story.rs` reads it there.
+const MODEL_AT: usize = 2048 * 512;
 /// What the boot sector loads at a time.
 const CHUNK: usize = 64 * 512;
 const SECTORS_A_TRACK: usize = 63;
 const HEADS: usize = 16;
 const CYLINDERS: usize = 20;
 
-/// Builds the image, boots it and fails unless every test passed.
+/// Runs everything and shows what was said.
 pub fn run() -> Result<()> {
+    story().map(|_| ())
+}
+
+/// Builds the image, boots it and fails unless every test passed; the story's line for the table of
+/// targets.
+pub fn story() -> Result<String> {
     for tool in ["bochs", "script", "as", "ld", "objcopy"] {
         need(&format!("/usr/bin/{tool}"))?;
     }
@@ -43,14 +52,15 @@ pub fn run() -> Result<()> {
     );
     shell::run("sh", &["-c", &boot])?;
     let said = fs::read_to_string(&serial).unwrap_or_default();
-    println!("{said}");
+    eprintln!("{said}");
     if !said.contains("backend avx512-vnni\n") || !said.ends_with("all passed\n") {
         bail!("not all tests passed on the emulated processor; its log is {FOLDER}/bochs.log");
     }
-    Ok(())
+    let line = said.lines().find_map(|line| line.strip_prefix("story\t"));
+    Ok(line.context("the emulated processor told no story")?.to_owned())
 }
 
-/// Boot sector and program, padded to the size of the disk.
+/// Boot sector, program and model, padded to the size of the disk.
 fn build_image() -> Result<()> {
     let manifest = "xtask/avx512/Cargo.toml";
     let library = format!("{FOLDER}/release/libfacit_avx512.a");
@@ -79,6 +89,9 @@ fn build_image() -> Result<()> {
     if image.len() > 0x80000 {
         bail!("the program has grown to {} bytes: the boot sector loads 512 KiB", image.len());
     }
+    image.resize(MODEL_AT, 0);
+    image.extend(fs::read(root.join("assets/facit-tales/facit-tales.facit"))?);
+    assert!(image.len() <= size, "the disk is too small for the model");
     image.resize(size, 0);
     fs::write(root.join(FOLDER).join("disk.img"), image)?;
     Ok(())

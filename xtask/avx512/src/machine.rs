@@ -39,6 +39,35 @@ impl Write for Serial {
     }
 }
 
+/// Bytes of a sector of the disk.
+pub const SECTOR: usize = 512;
+/// Ports of the first disk: data, error, count, three bytes of the address, drive, command.
+const DISK: u16 = 0x1F0;
+
+/// Reads whole sectors from the disk, the first at `sector`.
+///
+/// # Panics
+/// If the disk reports an error, or `into` is not whole sectors.
+pub fn read_disk(sector: u32, into: &mut [u8]) {
+    let (sectors, []) = into.as_chunks_mut::<SECTOR>() else { panic!("whole sectors") };
+    for (at, sector) in sectors.iter_mut().zip(sector..) {
+        let [low, middle, high, top] = sector.to_le_bytes();
+        // One sector, by its number, on the first drive.
+        for (port, byte) in [1, low, middle, high, 0xE0 | top, 0x20].into_iter().enumerate() {
+            write_port(DISK + 2 + port as u16, byte);
+        }
+        // Until it is not busy and has data.
+        while read_port(DISK + 7) & 0x88 != 0x08 {
+            assert!(read_port(DISK + 7) & 0x81 != 0x01, "the disk cannot read sector {sector}");
+        }
+        // SAFETY: 256 words are the sector that is there.
+        unsafe {
+            asm!("rep insw", in("dx") DISK, inout("rcx") SECTOR / 2 => _,
+                inout("rdi") at.as_mut_ptr() => _, options(nostack));
+        }
+    }
+}
+
 /// Whether the processor has what the backend asks of `std` elsewhere.
 pub fn has_avx512_vnni() -> bool {
     let leaf = core::arch::x86_64::__cpuid_count(7, 0);
@@ -76,7 +105,8 @@ fn end() -> ! {
     }
 }
 
-/// Gives memory from bottom to top, and takes back what was given last.
+/// Gives memory from bottom to top, and takes back what was given last. Every block is aligned for
+/// any vector, and so for a state.
 struct Stack(AtomicUsize);
 
 #[global_allocator]
@@ -85,7 +115,7 @@ static MEMORY: Stack = Stack(AtomicUsize::new(HEAP));
 // SAFETY: blocks never overlap, as the one thread moves the top past each; all of it is mapped.
 unsafe impl GlobalAlloc for Stack {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let start = self.0.load(Relaxed).next_multiple_of(layout.align());
+        let start = self.0.load(Relaxed).next_multiple_of(layout.align().max(64));
         if start + layout.size() > HEAP_END {
             return core::ptr::null_mut();
         }
