@@ -4,6 +4,13 @@
 # The engine itself and `cargo test` need none of this. Safe to run again.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
+fail() { echo "setup: $1" >&2; exit 1; }
+
+# What it cannot install is asked for first.
+[ "$(id -u)" = 0 ] || fail "run this as root"
+grep -qs '^VERSION_ID="12"' /etc/os-release || fail "this is for Debian 12, whose second Rust compiler it needs"
+node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' && command -v npm >/dev/null ||
+  fail "Node.js 20 or later is needed, with npm (nodejs.org); install it, then run this again"
 
 packages=(
   rustc-web cargo-web rust-web-src libstd-rust-web-dev-bpf
@@ -11,28 +18,23 @@ packages=(
   chromium
   bochs bochs-term bochsbios vgabios
 )
-missing() { for p in "$@"; do dpkg -s "$p" 2>/dev/null | grep -q '^Status: install ok' || echo "$p"; done; }
-
-mapfile -t want < <(missing "${packages[@]}")
-if [ ${#want[@]} -gt 0 ]; then
+# Installs those of the named packages that are not there yet.
+install() {
+  local want=()
+  for p in "$@"; do dpkg -s "$p" 2>/dev/null | grep -q '^Status: install ok' || want+=("$p"); done
+  [ ${#want[@]} -gt 0 ] || return 0
   echo "installing: ${want[*]}"
-  apt-get update -qq
-  apt-get install -y -qq --no-install-recommends "${want[@]}"
-fi
-
+  apt-get "${apt[@]}" update
+  apt-get "${apt[@]}" install -y --no-install-recommends "${want[@]}"
+}
+# A busy mirror is asked again, another installation waited for.
+apt=(-qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300)
+install "${packages[@]}"
 # The LLVM tools of the same major version as that compiler.
 llvm=$(/usr/bin/rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p')
-mapfile -t want < <(missing "lld-$llvm" "llvm-$llvm")
-if [ ${#want[@]} -gt 0 ]; then
-  echo "installing: ${want[*]}"
-  apt-get install -y -qq --no-install-recommends "${want[@]}"
-fi
+install "lld-$llvm" "llvm-$llvm"
 
 # The browser's driver for the web page's tests.
-if ! node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20 ? 1 : 0)'; then
-  echo "setup: Node.js 20 or later is needed, with npm; install it, then run this again" >&2
-  exit 1
-fi
 npm ci --prefix "$(dirname "$0")/../web" --no-audit --no-fund --silent
 # Not `npm ci`: it insists on packages of other platforms (litesvm-darwin-…) that not every registry has.
 npm install --no-save --prefix "$(dirname "$0")/../onchain/client" --no-audit --no-fund --silent

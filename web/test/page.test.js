@@ -9,6 +9,19 @@ import { ROOT, facit, file, forge, golden, nativeReceipt, withFolder } from './h
 
 const upload = (page, id, ...files) =>
   page.setInputFiles(id, files.map((bytes, i) => ({ name: `file${i}`, mimeType: 'application/octet-stream', buffer: Buffer.from(bytes) })));
+/** Drops files on the zone of an input, as a hand with a mouse does: the page only sees a drop. */
+async function drop(page, id, ...files) {
+  const transfer = await page.evaluateHandle((all) => {
+    const data = new DataTransfer();
+    all.forEach((bytes, i) => data.items.add(new File([Uint8Array.from(atob(bytes), (c) => c.charCodeAt(0))], `file${i}`)));
+    return data;
+  }, files.map((bytes) => Buffer.from(bytes).toString('base64')));
+  const zone = page.locator('label.drop', { has: page.locator(id) });
+  await zone.dispatchEvent('dragover', { dataTransfer: transfer });
+  assert.match(await zone.getAttribute('class'), /\bover\b/, 'the zone shows that it takes files');
+  await zone.dispatchEvent('drop', { dataTransfer: transfer });
+  assert.doesNotMatch(await zone.getAttribute('class'), /\bover\b/);
+}
 const text = (page, id) => page.textContent(id);
 
 describe('the page in Chromium', { timeout: 300_000 }, () => {
@@ -60,12 +73,12 @@ describe('the page in Chromium', { timeout: 300_000 }, () => {
     withFolder((folder) =>
       withPage(async (page) => {
         const receipt = nativeReceipt(folder, 'Once upon a time', '-n', '20');
-        await upload(page, '#receipt', receipt);
+        await drop(page, '#receipt', receipt);
         await page.getByText(/Confirmed: all \d+ turns and 20 tokens/).waitFor({ timeout: 120_000 });
         const forged = await forge(receipt, (r) => (r.turns[11].state_sha256 = r.turns[10].state_sha256));
-        await upload(page, '#receipt', forged);
+        await drop(page, '#receipt', forged);
         await page.getByText(/Refused\. Turn 12: the state differs/).waitFor({ timeout: 120_000 });
-        const bad = receipt.slice();
+        const bad = receipt.slice(); // chosen in the dialog this time
         bad[500] ^= 1;
         await upload(page, '#receipt', bad);
         await page.getByText(/bytes were changed after it was written/).waitFor();
@@ -76,7 +89,7 @@ describe('the page in Chromium', { timeout: 300_000 }, () => {
     withPage(async (page) => {
       const folder = 'assets/facit-tales/';
       const { wanted } = golden('empty');
-      await upload(page, '#convert', file(`${folder}tokenizer.bin`), file(`${folder}model.bin`));
+      await drop(page, '#convert', file(`${folder}tokenizer.bin`), file(`${folder}model.bin`));
       await page.getByText(/Converted:/).waitFor({ timeout: 60_000 });
       const [download] = await Promise.all([page.waitForEvent('download'), page.click('#download')]);
       assert.deepEqual(readFileSync(await download.path()), readFileSync(`${ROOT}${folder}facit-tales.facit`));
@@ -84,7 +97,7 @@ describe('the page in Chromium', { timeout: 300_000 }, () => {
       await page.getByText(/The converted model/).waitFor();
       await tell(page, { prompt: '', maxTokens: wanted.max_tokens });
       assert.equal(await text(page, '#digest'), wanted.final_sha256);
-      await upload(page, '#convert', file(`${folder}tokenizer.bin`));
+      await drop(page, '#convert', file(`${folder}tokenizer.bin`));
       await page.getByText(/Give both files at once/).waitFor();
     }));
 

@@ -116,10 +116,7 @@ export class Client {
     const data = instructions.addWeights(index, await sectionDigest(section));
     const added = this.#instruction([signsAndWrites(account), write(model), signs(owner)], data);
     await this.#send(owner, create, added);
-    for (let at = 0; at < section.length; at += UPLOAD) {
-      const bytes = instructions.upload(at, section.subarray(at, at + UPLOAD));
-      await this.#send(owner, this.#instruction([write(account.address), read(model), signs(owner)], bytes));
-    }
+    await this.uploadBytes(owner, model, account.address, section);
     const vocab = Math.abs(new DataView(section.buffer, section.byteOffset).getInt32(28, true));
     const checks = index === 0 ? Math.ceil(vocab / TOKENS_A_STEP) : 1;
     for (let step = Math.ceil(section.length / PIECE) + checks; step > 0; step -= 1) {
@@ -127,6 +124,14 @@ export class Client {
       await this.#send(owner, this.#instruction(accounts, instructions.sealWeights()));
     }
     return account.address;
+  }
+
+  /** Uploads a section's bytes, a transaction a part. */
+  async uploadBytes(owner, model, weights, section) {
+    for (let at = 0; at < section.length; at += UPLOAD) {
+      const bytes = instructions.upload(at, section.subarray(at, at + UPLOAD));
+      await this.#send(owner, this.#instruction([write(weights), read(model), signs(owner)], bytes));
+    }
   }
 
   /** Opens a run; `session` is the same run in the core, fresh. Returns its address. */

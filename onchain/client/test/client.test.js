@@ -60,3 +60,58 @@ test('the built-in model runs as transactions as it does in the core', async (t)
   assert.ok(svm.getBalance(owner.address) > before);
   assert.equal(await client.account(run), null);
 });
+
+/**
+ * A checkpoint and tokenizer like `four_sections` of ../vm/tests/common/mod.rs: layers of 21 MB, so that
+ * their sections begin in the middle of a layer.
+ */
+function fourSections() {
+  const [dim, hidden, layers, heads, kvHeads, vocab, seq] = [256, 1024, 22, 4, 2, 300, 16];
+  const attention = 2 * dim + 2 * (dim / heads) * kvHeads;
+  const arrays = [
+    [vocab * dim], [layers * dim, 1], [layers * dim * attention], [layers * dim, 1], [3 * layers * dim * hidden],
+    [dim, 1], [(seq * dim) / heads, 0],
+  ];
+  const floats = new Float32Array(arrays.reduce((sum, [length]) => sum + length, 0));
+  let at = 0;
+  let hash = 1;
+  for (const [length, value] of arrays) {
+    for (const end = at + length; at < end; at += 1) {
+      hash = (Math.imul(hash, 1_664_525) + 1_013_904_223) >>> 0;
+      floats[at] = value ?? (hash >>> 8) / 2 ** 28 - 1 / 32;
+    }
+  }
+  const header = new Int32Array([dim, hidden, layers, heads, kvHeads, vocab, seq]);
+  const names = ['<unk>', '\n<s>\n', '\n</s>\n'];
+  const token = (id) => names[id] ?? (id < 259 ? `<0x${(id - 3).toString(16).toUpperCase().padStart(2, '0')}>` : `t${id}`);
+  const entries = Array.from({ length: vocab }, (_, id) => [Buffer.alloc(8), Buffer.from(token(id))]);
+  for (const [head, text] of entries) head.writeUInt32LE(text.length, 4);
+  const tokenizer = Buffer.concat([Buffer.from([6, 0, 0, 0]), ...entries.flat()]);
+  return [Buffer.concat([Buffer.from(header.buffer), Buffer.from(floats.buffer)]), tokenizer];
+}
+
+test('a model of four sections: turns that read one of them, and two', async (t) => {
+  const { client, owner, payer } = await chain();
+  const wasm = await loadCore();
+  const bytes = wasm.convert(...fourSections());
+  const core = await wasm.model(bytes);
+  const model = await client.uploadModel(owner, bytes, 700n);
+  assert.equal(model.weights.length, 4);
+  const params = { prompt: '', maxTokens: 2, temperatureQ16: 65536, seed: 7n };
+  const session = CoreSession.start(core, params);
+  const run = await client.openRun(owner, model, params, session);
+  const read = new Set();
+  while (!session.info().complete) {
+    const { sections } = session.plan();
+    const unread = [1, 2, 3].find((index) => !sections.includes(index));
+    if (!read.has(`${sections}`) && sections.length > 0) {
+      read.add(`${sections}`);
+      // The model's own other section in place of the last one that the turn reads.
+      const wrong = client.turnInstruction(payer, model, run, session.info().turns, sections.with(-1, unread));
+      await assert.rejects(client.sendAll(payer, await wrong), (error) => error.refusal === 'WrongSection');
+    }
+    await client.turn(payer, model, run, session);
+  }
+  assert.deepEqual([...read].toSorted(), ['1', '1,2', '2', '2,3', '3', '3,1']);
+  t.diagnostic(`${session.info().turns} turns`);
+});

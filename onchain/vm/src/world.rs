@@ -13,6 +13,8 @@ use std::path::Path;
 
 /// Bytes of one upload; a transaction has room for about this many.
 const UPLOAD: usize = 900;
+/// Bytes of a section that is not uploaded by instructions.
+const LONG: usize = 1 << 20;
 /// Lamports that people start with.
 const WEALTH: u64 = 1_000_000_000_000;
 
@@ -114,7 +116,8 @@ impl World {
         report
     }
 
-    /// Creates the model's accounts and uploads all sections; seals nothing.
+    /// Creates the model's accounts and uploads all sections (long ones without the instructions, which
+    /// would copy them thousands of times); seals nothing.
     pub fn upload(&mut self, model: Key, artifact: &Artifact<'_>, royalty: u64) {
         let config = artifact.metadata.config;
         self.create(model, model_len(&config));
@@ -128,6 +131,11 @@ impl World {
             let add = Instruction::AddWeights { index, digest: digest(bytes) };
             let metas = [(weights, true, true), (model, false, true), (OWNER, true, false)];
             self.must(&add, &metas);
+            if bytes.len() > LONG {
+                let account = self.accounts.get_mut(&weights).expect("it was created");
+                account.data[HEADER_LEN..].copy_from_slice(bytes);
+                continue;
+            }
             for (i, part) in bytes.chunks(UPLOAD).enumerate() {
                 let upload = Instruction::Upload { offset: (i * UPLOAD) as u64, bytes: part };
                 self.must(&upload, &weights_metas(model, index));

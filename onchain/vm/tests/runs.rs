@@ -2,14 +2,15 @@
 
 mod common;
 
-use common::{facit_tales, place, root};
+use common::{facit_tales, four_sections, place, root};
 use facit_program_vm::machine::Ended;
-use facit_program_vm::world::{Request, World, fixed_state};
+use facit_program_vm::world::{Request, World, fixed_state, section_key};
 use facit_program_vm::{Key, LIMIT};
 use fixed::planner::plan_turn;
-use fixed::protocol::{Status, TurnEvent};
+use fixed::protocol::{Instruction, Refusal, Status, TurnEvent};
 use fixed::{Artifact, StateInfo, output_text, output_tokens, turn};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 
 const MODEL: Key = [1; 32];
 const RUN: Key = [2; 32];
@@ -28,8 +29,9 @@ fn stories260k() -> Option<Vec<u8>> {
     Some(fixed::convert::convert(&checkpoint, &tokenizer).unwrap())
 }
 
-/// Runs on the program and natively, turn beside turn; prints what the turns cost.
-fn same_as_native(name: &str, bytes: &[u8], request: &Request<'_>) {
+/// Runs on the program and natively, turn beside turn; prints what the turns cost. What sections
+/// turns read.
+fn same_as_native(name: &str, bytes: &[u8], request: &Request<'_>) -> BTreeSet<Vec<u32>> {
     let artifact = Artifact::new(bytes).unwrap();
     let config = artifact.metadata.config;
     let mut world = World::new(5_000, 1_000);
@@ -39,9 +41,10 @@ fn same_as_native(name: &str, bytes: &[u8], request: &Request<'_>) {
     let mut native = request.state(&artifact);
     assert_eq!(world.state(RUN), native.bytes());
 
-    let (mut units, mut unused) = (Vec::new(), Vec::new());
+    let (mut units, mut unused, mut read) = (Vec::new(), Vec::new(), BTreeSet::new());
     while !StateInfo::read(native.bytes()).unwrap().complete {
         let plan = plan_turn(config, native.bytes()).unwrap();
+        read.insert(plan.sections().to_vec());
         let sections = artifact.sections(&plan);
         let sections = &sections[..plan.section_count];
         let want = turn(config, native.bytes(), artifact.metadata.bytes, sections).unwrap();
@@ -78,6 +81,7 @@ fn same_as_native(name: &str, bytes: &[u8], request: &Request<'_>) {
     );
     println!("sbf-digest solana-sbpf {name} {generated} {turns} {digest}");
     assert_eq!(output_tokens(config, state).len() as u64, 4 * generated);
+    read
 }
 
 #[test]
@@ -91,6 +95,40 @@ fn stories260k_runs_as_it_does_natively() {
     let Some(bytes) = stories260k() else { return };
     let request = Request { prompt: PROMPT, max_tokens: 12, temperature_q16: 0, seed: 42 };
     same_as_native("stories260K", &bytes, &request);
+}
+
+/// Weights in several accounts: turns that read one of them, and turns that read two, in either order.
+/// Catches a section taken for another, and a plan whose second section is lost.
+#[test]
+fn a_model_of_four_sections_runs_as_it_does_natively() {
+    let bytes = four_sections();
+    let artifact = Artifact::new(&bytes).unwrap();
+    assert_eq!(artifact.metadata.section_count(), 4);
+    let request = Request { prompt: b"", max_tokens: 2, temperature_q16: 65536, seed: 7 };
+    let read = same_as_native("four sections", &bytes, &request);
+    for sections in [&[1][..], &[2], &[3], &[1, 2], &[2, 3], &[3, 1]] {
+        assert!(read.contains(sections), "no turn reads {sections:?}: {read:?}");
+    }
+    // The model's own other section, in place of the one the turn needs or of the second one.
+    let mut world = World::new(5_000, 1_000);
+    world.upload(MODEL, &artifact, 700);
+    world.seal(MODEL, &artifact);
+    world.open(RUN, MODEL, &artifact, &request);
+    for count in [1, 2] {
+        while world.turn_metas(RUN, MODEL, &artifact).len() != 6 + count {
+            assert_eq!(world.turn(RUN, MODEL, &artifact).ended, Ended::Done);
+        }
+        let metas = world.turn_metas(RUN, MODEL, &artifact);
+        let last = metas.len() - 1;
+        let other = (1..4).map(|i| section_key(MODEL, i)).find(|k| metas.iter().all(|m| m.0 != *k));
+        let mut wrong = metas.clone();
+        wrong[last].0 = other.expect("a turn reads two of three");
+        let before = world.accounts.clone();
+        let turns = StateInfo::read(world.state(RUN)).unwrap().turns;
+        let ended = world.send(&Instruction::Turn { turns }, &wrong).ended;
+        assert_eq!(ended, Ended::Refused(Refusal::WrongSection.number() as u64));
+        assert_eq!(world.accounts, before);
+    }
 }
 
 /// The built-in model's sealed, with a run of an empty prompt that has tokenized.

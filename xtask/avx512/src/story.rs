@@ -8,8 +8,7 @@ use sha2::{Digest, Sha256};
 /// Where `cargo xtask avx512` puts the artifact on the disk, in sectors of 512 bytes.
 const FIRST_SECTOR: u32 = 2048;
 /// Its length. (Only that: the program has to stay short, so the bytes are not in it.)
-const LEN: usize =
-    include_bytes!("../../../assets/facit-tales/facit-tales.facit").len();
+const LEN: usize = include_bytes!("../../../assets/facit-tales/facit-tales.facit").len();
 
 // As in `crates/fixed/examples/digest.rs`.
 const PROMPT: &[u8] = b"Once upon a time";
