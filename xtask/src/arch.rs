@@ -5,7 +5,7 @@
 //! builds for both at once, into one folder that `cargo xtask targets` uses too.
 
 use crate::shell;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::path::Path;
 
 /// Debian's compiler, beside the one that builds Facit.
@@ -48,7 +48,8 @@ fn with_cargo<T>(
         ("RUSTC", RUSTC),
         ("RUSTDOC", "/usr/bin/rustdoc"),
         ("RUSTC_BOOTSTRAP", "1"),
-        ("RUSTFLAGS", "--cfg facit_emulated"),
+        // (Lints are asked for by `cargo xtask ci`.)
+        ("RUSTFLAGS", "--cfg facit_emulated --cap-lints allow"),
         ("CARGO_PROFILE_DEV_DEBUG", "false"),
         ("CARGO_INCREMENTAL", "0"),
     ]
@@ -74,6 +75,17 @@ fn with_cargo<T>(
         .collect();
     let env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     run(&all, &env)
+}
+
+/// The major version of the compiler's LLVM: its tools must be of the same.
+pub fn llvm() -> Result<String> {
+    need(RUSTC)?;
+    let version = shell::output(RUSTC, &["-vV"])?;
+    let major = version
+        .lines()
+        .find_map(|line| line.strip_prefix("LLVM version: ")?.split('.').next())
+        .with_context(|| format!("{RUSTC} -vV names no LLVM version"))?;
+    Ok(major.to_owned())
 }
 
 /// Fails with what to install unless the file is there.

@@ -4,7 +4,7 @@
 //! the target (`scripts/setup.sh`). Then the tests: `onchain/vm` in `solana-sbpf`, and `onchain/client`
 //! as whole transactions in LiteSVM.
 
-use crate::arch::{CARGO, RUSTC, need};
+use crate::arch::{CARGO, RUSTC, llvm, need};
 use crate::{shell, wasm};
 use anyhow::{Result, ensure};
 
@@ -25,9 +25,9 @@ const VM: &str = "onchain/vm/Cargo.toml";
 
 /// Builds the linker and the program.
 pub fn build() -> Result<()> {
-    need(RUSTC)?;
+    let llvm = format!("-{}", llvm()?);
     for tool in ["llvm-link", "opt", "llc", "llvm-ar"] {
-        need(&format!("/usr/bin/{tool}-22"))?;
+        need(&format!("/usr/bin/{tool}{llvm}"))?;
     }
     shell::run("cargo", &["build", "--release", "--locked", "--manifest-path", SBF_LD])?;
     let linker = shell::root().join("onchain/sbf-ld/target/release/sbf-ld");
@@ -37,6 +37,7 @@ pub fn build() -> Result<()> {
         &[&["build", "--release", "--locked"], &target[..]].concat(),
         &[
             ("RUSTC", RUSTC),
+            ("SBF_LLVM", &llvm),
             // For assembly on this target, which the stable language does not have yet.
             ("RUSTC_BOOTSTRAP", "1"),
             ("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &linker.to_string_lossy()),
@@ -60,7 +61,7 @@ fn need_node_modules() -> Result<()> {
     let litesvm = shell::root().join("onchain/client/node_modules/litesvm");
     ensure!(
         litesvm.exists(),
-        "{} is missing: run `npm install --no-save` in onchain/client",
+        "{} is missing: run scripts/setup.sh, or `npm install --no-save` in onchain/client",
         litesvm.display()
     );
     Ok(())

@@ -3,7 +3,7 @@
 //!
 //! Debian's compiler builds it, with the standard library from its source (`scripts/setup.sh`).
 
-use crate::arch::{CARGO, RUSTC, need};
+use crate::arch::{CARGO, RUSTC, llvm, need};
 use crate::shell;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
@@ -35,7 +35,7 @@ const TARGET_DIR: &str = "target/wasm";
 pub fn run() -> Result<()> {
     let root = shell::root();
     fs::create_dir_all(root.join(DIST))?;
-    for (name, flags) in [("fixed", ""), ("fixed-simd", "-C target-feature=+simd128")] {
+    for (name, flags) in [("fixed", &[][..]), ("fixed-simd", &["-C", "target-feature=+simd128"])] {
         build(flags)?;
         let built = root.join(TARGET_DIR).join(TRIPLE).join("release/fixed.wasm");
         let module = fs::read(&built).with_context(|| built.display().to_string())?;
@@ -72,24 +72,29 @@ pub fn test() -> Result<()> {
 /// Fails with what to do unless the browser's driver is installed.
 pub fn need_node_modules() -> Result<()> {
     let driver = shell::root().join("web/node_modules/playwright-core");
-    ensure!(driver.exists(), "{} is missing: run `npm ci` in web/", driver.display());
+    ensure!(
+        driver.exists(),
+        "{} is missing: run scripts/setup.sh, or `npm ci` in web/",
+        driver.display()
+    );
     Ok(())
 }
 
-fn build(flags: &str) -> Result<()> {
+/// Builds the module, with flags for `fixed` itself: one standard library does for both.
+fn build(flags: &[&str]) -> Result<()> {
     need(RUSTC)?;
     let linker = linker()?;
     let args = "rustc -p facit-fixed --features std --lib --release --locked --crate-type cdylib \
                 -Z build-std=std,panic_abort --target";
+    let ours = [TRIPLE, "--target-dir", TARGET_DIR, "--"];
     let args: Vec<&str> =
-        args.split_whitespace().chain([TRIPLE, "--target-dir", TARGET_DIR]).collect();
+        args.split_whitespace().chain(ours).chain(flags.iter().copied()).collect();
     shell::run_with(
         CARGO,
         &args,
         &[
             ("RUSTC", RUSTC),
             ("RUSTC_BOOTSTRAP", "1"),
-            ("RUSTFLAGS", flags),
             ("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", &linker),
             ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
             ("CARGO_PROFILE_RELEASE_STRIP", "symbols"),
@@ -100,12 +105,7 @@ fn build(flags: &str) -> Result<()> {
 
 /// The WebAssembly linker of the compiler's own LLVM version.
 fn linker() -> Result<String> {
-    let version = shell::output(RUSTC, &["-vV"])?;
-    let major = version
-        .lines()
-        .find_map(|line| line.strip_prefix("LLVM version: ")?.split('.').next())
-        .with_context(|| format!("{RUSTC} -vV names no LLVM version"))?;
-    let linker = format!("/usr/bin/wasm-ld-{major}");
+    let linker = format!("/usr/bin/wasm-ld-{}", llvm()?);
     need(&linker)?;
     Ok(linker)
 }

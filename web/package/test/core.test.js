@@ -161,3 +161,17 @@ test('temperatures are the native binary\'s', () => {
   for (const [text, q16] of Object.entries(exact)) assert.equal(temperatureFromText(text), q16, text);
   for (const text of ['', '.', '-1', '1e1', '16.1', '0x1', 'NaN']) assert.throws(() => temperatureFromText(text), RangeError, text);
 });
+
+// Catches an export without a type, and a declaration that outlived what it declares.
+test('the types declare what there is', async () => {
+  const types = new TextDecoder().decode(file('web/package/src/index.d.ts'));
+  const all = await import('../src/index.js');
+  const declared = [...types.matchAll(/^export (?:class|function|const) (\w+)/gm)].map(([, name]) => name);
+  assert.deepEqual(declared.sort(), Object.keys(all).sort());
+  for (const [, name, body] of types.matchAll(/^export class (\w+)[^{]*\{\n([^]*?)^\}/gm)) {
+    const methods = new Set([...body.matchAll(/^  (?:static )?(\w+)\(/gm)].map(([, method]) => method));
+    const own = (object) => Object.getOwnPropertyNames(object).filter((key) => typeof Object.getOwnPropertyDescriptor(object, key).value === 'function');
+    const there = new Set([...own(all[name].prototype), ...own(all[name])]);
+    for (const method of methods) assert.ok(there.has(method), `${name} has no ${method}`);
+  }
+});
