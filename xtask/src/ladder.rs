@@ -191,7 +191,7 @@ impl Ladder {
         let model = path(&self.model)?;
         shell::run(path(&self.facit)?, &["pack", model, "--quiet"])?;
         let row = self.rung(budget, ", packed");
-        fs::remove_file(self.model.join("facit.trunk")).context("the packed trunk")?;
+        fs::remove_file(self.model.join("trunk.facit")).context("the packed trunk")?;
         let row = row?;
         println!("{row}");
         rows.push(row);
