@@ -246,6 +246,33 @@ fn budgets_and_packing_change_no_bit_and_what_does_not_fit_says_so() {
     assert!(plan.text().contains("disk: 1.00 GB/s, so at least"), "{}", plan.text());
 }
 
+/// Catches steps that are left out of the report, and bytes counted twice or not at all.
+#[test]
+fn every_step_is_reported_as_a_line() {
+    let dir = kimi();
+    let path = dir.path().join("steps.jsonl");
+    let args =
+        ["run", arg(dir.path()), "--ids", IDS, "-n", "4", "--memory", "60MB", "--chunk", "2"];
+    let ran = facit(&[&args[..], &["--json", "--report", arg(&path)]].concat()).ok().json();
+    let lines = std::fs::read_to_string(&path).unwrap();
+    let lines: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let steps: Vec<_> =
+        lines.iter().map(|l| (l["step"].as_str().unwrap(), &l["positions"])).collect();
+    let positions: Vec<_> = steps.iter().map(|s| s.1.as_u64().unwrap()).collect();
+    assert_eq!(steps.iter().filter(|s| s.0 == "prefill").count(), 3, "{steps:?}");
+    assert_eq!(positions, [2, 2, 1, 1, 1, 1, 1]);
+    let ids: Vec<_> = lines[3..].iter().map(|l| l["token_id"].clone()).collect();
+    assert_eq!(ran["choices"][0]["token_ids"], serde_json::Value::from(ids));
+    for key in ["trunk_bytes", "expert_bytes", "other_bytes"] {
+        let sum: u64 = lines.iter().map(|l| l["read"][key].as_u64().unwrap()).sum();
+        assert_eq!(ran["facit"]["read"][key], sum, "{key}");
+    }
+    if let Ok(full) = Path::new("/dev/full").canonicalize() {
+        facit(&[&args[..], &["--report", arg(&full)]].concat()).ends(7, &["/dev/full"]);
+    }
+}
+
 /// Catches a trace that does not hold every request.
 #[test]
 fn a_recorded_trace_is_simulated() {

@@ -22,7 +22,7 @@ pub struct Streaming {
 }
 
 impl Streaming {
-    /// Begins to read.
+    /// Takes the memory; reading begins with the first step.
     ///
     /// # Errors
     /// Memory that the plan asks for and the system does not give.

@@ -211,7 +211,7 @@ impl Inner {
             }
         });
         let mut st = self.lock();
-        st.verified[job.unit] = true;
+        st.verified[job.unit] = result.is_ok();
         match result {
             Err(e) => {
                 self.give_back(&mut st, job.unit, job.read, job.dest);

@@ -161,8 +161,8 @@ impl std::fmt::Debug for WeightStore {
 }
 
 impl WeightStore {
-    /// Allocates what the plan says (memory is taken as it is used) and begins to read the
-    /// first layers.
+    /// Allocates what the plan says (memory is taken as it is used). Reading begins with the
+    /// first [`WeightStore::announce`] or want, so that every byte belongs to a step.
     pub fn new(mut source: Source, plan: &Plan, options: Options) -> Result<Self> {
         if plan.units != source.units.len() {
             return Err(Error::Refused("the plan was made for another model".to_owned()));
@@ -216,16 +216,14 @@ impl WeightStore {
             .name("store-decode".to_owned())
             .spawn(move || work.into_iter().for_each(|job| worker.work(job)))
             .map_err(|e| Error::io("start a thread for", std::path::Path::new("decoding"), e))?;
-        let store = WeightStore {
+        Ok(WeightStore {
             reader,
             decoder: Some(decoder),
             inner,
             source,
             direct_told: !events.is_empty(),
             events,
-        };
-        store.inner.pump(&mut store.inner.lock());
-        Ok(store)
+        })
     }
 
     /// Tells what comes next, so that it is read meanwhile. Returns at once.
@@ -266,8 +264,8 @@ impl WeightStore {
                 st.order = (u..units).chain(0..u).collect();
             }
         }
-        // Reading ahead failed: now that it is wanted it gets another chance.
-        if matches!(st.units[u], UnitState::Failed(_)) {
+        // Reading ahead failed: now that it is wanted it gets another chance. (Damage does not.)
+        if matches!(st.units[u], UnitState::Failed(Error::Read { .. })) {
             st.units[u] = UnitState::Absent;
         }
         let result = loop {

@@ -4,6 +4,7 @@
 pub mod inspect;
 mod phase;
 pub mod run;
+mod steps;
 
 use std::path::{Path, PathBuf};
 
@@ -54,6 +55,9 @@ pub struct GiantOptions {
     /// Record which experts are asked for, for `facit cache-sim`
     #[arg(long, value_name = "FILE")]
     pub record_trace: Option<PathBuf>,
+    /// Write what every step cost as JSON lines, while the run goes on
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// DeepSeek-V4.1: arithmetic of the quantised linears, w8a8 (the released model's) or bf16
     #[arg(long, value_name = "NAME", value_parser = regime, default_value = "w8a8")]
     pub regime: Regime,
@@ -77,6 +81,7 @@ impl GiantOptions {
             ("--resume", self.resume.is_some()),
             ("--memory", self.memory != Memory::default()),
             ("--drafts", self.drafts > 0),
+            ("--report", self.report.is_some()),
             ("--record-trace", self.record_trace.is_some()),
         ]
         .into_iter()

@@ -16,6 +16,7 @@ use text::{Tokenizer, Utf8Stream};
 use super::super::completion::Completion;
 use super::GiantOptions;
 use super::phase::{Phase, PhaseReport};
+use super::steps::Steps;
 use crate::exit::{Code, Usage};
 use crate::signals::Signals;
 use crate::ui::{self, Out, units};
@@ -99,6 +100,7 @@ pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
     let end = tokenizer.as_ref().map(Tokenizer::end_ids).transpose()?.unwrap_or_default();
     let signals = Signals::listen()?;
     let mut writer = Writer::new(tokenizer.as_ref(), asked.json, options.dump_logits.is_some());
+    writer.steps = options.report.as_deref().map(Steps::create).transpose()?;
     let drafts = options.drafts;
     let request = Request { prompt: &prompt, max_tokens, end: &end, chunk, drafts };
     let mut progress = ui::live(max_tokens, asked.quiet || asked.json);
@@ -215,6 +217,7 @@ struct Writer<'a> {
     logits: Vec<f32>,
     prefill: Phase,
     decode: Phase,
+    steps: Option<Steps>,
     failed: Option<anyhow::Error>,
 }
 
@@ -230,11 +233,15 @@ impl<'a> Writer<'a> {
             logits: Vec::new(),
             prefill: Phase::default(),
             decode: Phase::default(),
+            steps: None,
             failed: None,
         }
     }
 
     fn hear(&mut self, event: &Event<'_>) {
+        if let Some(Err(e)) = self.steps.as_mut().map(|steps| steps.hear(event)) {
+            self.failed = Some(e.into());
+        }
         match event {
             Event::Prefilled { done, spent, .. } => {
                 self.prefill.add(done - self.prefill.tokens, spent);
@@ -254,7 +261,8 @@ impl<'a> Writer<'a> {
     fn say(&mut self, piece: &str) {
         self.text.push_str(piece);
         if !self.silent {
-            self.failed = self.out.bytes(piece.as_bytes()).err();
+            let failed = self.out.bytes(piece.as_bytes()).err();
+            self.failed = self.failed.take().or(failed);
         }
     }
 
