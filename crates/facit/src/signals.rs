@@ -9,7 +9,10 @@ use signal_hook::flag;
 use crate::exit::Code;
 
 /// Remembers which signal came.
-pub struct Signals(Arc<AtomicUsize>);
+pub struct Signals {
+    came: Arc<AtomicUsize>,
+    second: Arc<AtomicBool>,
+}
 
 impl Signals {
     /// Starts listening.
@@ -22,15 +25,21 @@ impl Signals {
             flag::register(signal, Arc::clone(&second))?;
             flag::register_usize(signal, Arc::clone(&came), signal as usize)?;
         }
-        Ok(Self(came))
+        Ok(Self { came, second })
     }
 
     /// The exit code of the signal that came, if one did.
     pub fn code(&self) -> Option<Code> {
-        match self.0.load(Ordering::Relaxed) as i32 {
+        match self.came.load(Ordering::Relaxed) as i32 {
             SIGINT => Some(Code::Interrupted),
             SIGTERM => Some(Code::Terminated),
             _ => None,
         }
+    }
+
+    /// Begins anew, as if none had come.
+    pub fn forget(&self) {
+        self.came.store(0, Ordering::Relaxed);
+        self.second.store(false, Ordering::Relaxed);
     }
 }

@@ -5,26 +5,9 @@ mod common;
 
 use std::path::Path;
 
-use common::{arg, facit, kimi};
+use common::{arg, facit, find, kimi};
 
 const IDS: &str = "1,2,3,4,5";
-
-/// Where the bytes of tensor `name` begin in the directory's only shard that has it.
-fn find(dir: &Path, name: &str) -> (std::path::PathBuf, usize) {
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        let bytes = std::fs::read(&path).unwrap();
-        if path.extension().is_none_or(|e| e != "safetensors") {
-            continue;
-        }
-        let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-        let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + len]).unwrap();
-        if let Some(tensor) = header.get(name) {
-            return (path, 8 + len + tensor["data_offsets"][0].as_u64().unwrap() as usize);
-        }
-    }
-    panic!("{name} is in no shard");
-}
 
 /// Catches a state that loses a bit, a pending token that is dropped or processed twice.
 #[test]

@@ -168,14 +168,19 @@ fn prefill(
     let mut done = 0;
     for tokens in writing.request.prompt.chunks(writing.request.chunk.max(1)) {
         done += tokens.len();
-        let (before, began) = (engine.counters(), Instant::now());
         let logits = if done == of { Logits::Last } else { Logits::None };
-        engine.step(&[Work { sequence, tokens, logits }])?;
-        let spent = Spent { time: began.elapsed(), read: engine.counters().since(&before) };
+        let spent = prefill_step(engine, &Work { sequence, tokens, logits })?;
         if !(writing.listener)(Event::Prefilled { done, of, spent }) {
             return Ok(false);
         }
     }
     writing.choose(engine.logits(), Spent::default())?;
     Ok(true)
+}
+
+/// One step over some of a prompt, and its cost.
+pub(super) fn prefill_step(engine: &mut dyn Engine, work: &Work<'_>) -> Result<Spent, Error> {
+    let (before, began) = (engine.counters(), Instant::now());
+    engine.step(std::slice::from_ref(work))?;
+    Ok(Spent { time: began.elapsed(), read: engine.counters().since(&before) })
 }

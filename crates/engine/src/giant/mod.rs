@@ -7,6 +7,7 @@
 
 pub mod batch;
 mod budget;
+pub mod chat;
 mod checkpoint;
 mod generate;
 mod host;

@@ -3,6 +3,7 @@
 mod batch;
 mod bench;
 mod cache_sim;
+mod chat;
 mod check_op;
 mod compare;
 mod completion;
@@ -39,6 +40,7 @@ pub struct Cli {
 #[derive(Subcommand)]
 pub enum Command {
     Run(Box<run::Args>),
+    Chat(Box<chat::Args>),
     Resume(resume::Args),
     Verify(verify::Args),
     Quote(quote::Args),
@@ -63,6 +65,7 @@ pub enum Command {
 pub fn dispatch(command: Command) -> anyhow::Result<Code> {
     match command {
         Command::Run(args) => run::run(*args),
+        Command::Chat(args) => chat::run(*args),
         Command::Resume(args) => resume::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Quote(args) => quote::run(args),

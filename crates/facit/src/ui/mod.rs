@@ -7,7 +7,7 @@ mod table;
 pub mod units;
 
 pub use out::Out;
-pub use progress::{bar, bytes_bar, live};
+pub use progress::{Live, bar, bytes_bar, live};
 pub use table::Table;
 
 use std::io::{IsTerminal as _, Write as _};

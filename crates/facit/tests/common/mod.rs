@@ -146,3 +146,58 @@ impl Drop for Small {
         let _ = Command::new("umount").arg(&self.0).output();
     }
 }
+
+/// A small synthetic Kimi K3 with the vocabulary and the files of the committed tokenizer.
+pub fn kimi_talks() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let text = testkit::root().join("vectors/text/k3");
+    let shape = testkit::k3::Shape { vocab: 1215, ..testkit::k3::Shape::tiny() };
+    shape.checkpoint(3).write(dir.path(), 400_000).expect("a scratch model");
+    for name in ["tiktoken.model", "tokenizer_config.json"] {
+        std::fs::copy(text.join(name), dir.path().join(name)).expect("a scratch file");
+    }
+    dir
+}
+
+/// The small DeepSeek-V4.1 with room for a conversation, which its 64 positions are not.
+pub fn deepseek_talks() -> tempfile::TempDir {
+    let dir = deepseek();
+    let path = dir.path().join("config.json");
+    let config = std::fs::read_to_string(&path).expect("a config");
+    let longer = config.replace("_embeddings\": 64", "_embeddings\": 2048");
+    assert_ne!(config, longer);
+    std::fs::write(path, longer).expect("a scratch file");
+    dir
+}
+
+/// Where the bytes of tensor `name` begin in the directory's only shard that has it.
+pub fn find(dir: &Path, name: &str) -> (PathBuf, usize) {
+    for entry in std::fs::read_dir(dir).expect("a sound model") {
+        let path = entry.expect("a sound model").path();
+        let bytes = std::fs::read(&path).expect("a sound model");
+        if path.extension().is_none_or(|e| e != "safetensors") {
+            continue;
+        }
+        let len = u64::from_le_bytes(bytes[..8].try_into().expect("a sound model")) as usize;
+        let header: Value = serde_json::from_slice(&bytes[8..8 + len]).expect("a sound model");
+        if let Some(tensor) = header.get(name) {
+            return (
+                path,
+                8 + len + tensor["data_offsets"][0].as_u64().expect("a sound model") as usize,
+            );
+        }
+    }
+    panic!("{name} is in no shard");
+}
+
+/// The same, never choosing a control token: its replies do not end by themselves.
+pub fn kimi_talks_on() -> tempfile::TempDir {
+    let dir = kimi_talks();
+    let (shard, at) = find(dir.path(), "language_model.lm_head.weight");
+    let mut bytes = std::fs::read(&shard).expect("a shard");
+    let row = 2 * testkit::k3::Shape::tiny().hidden;
+    // Their logits are 0, and among a thousand others some are larger.
+    bytes[at + 1204 * row..at + 1215 * row].fill(0);
+    std::fs::write(shard, bytes).expect("a scratch file");
+    dir
+}
