@@ -11,7 +11,7 @@
 
 use numerics::{Backend, Kernels, Matrix, NanScale, Weights};
 use std::hint::black_box;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const COLS: usize = 3584;
 const POSITIONS: [usize; 5] = [1, 8, 16, 32, 64];
@@ -72,15 +72,15 @@ fn thread_time() -> Duration {
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
-/// The shortest time of `f`.
-fn best(mut f: impl FnMut()) -> Duration {
+/// The shortest time of `f`, by a clock that says how late it is.
+fn best(clock: impl Fn() -> Duration, mut f: impl FnMut()) -> Duration {
     let mut best = Duration::MAX;
     let mut total = Duration::ZERO;
     let mut calls = 0;
     while total < MEASURE.0 || calls < MEASURE.1 {
-        let start = thread_time();
+        let start = clock();
         f();
-        let one = thread_time() - start;
+        let one = clock() - start;
         best = best.min(one);
         total += one;
         calls += 1;
@@ -121,6 +121,7 @@ fn main() {
             }
         }
     }
+    print_threads(&wanted);
 }
 
 fn measure(place: &'static str, stored: &Stored, backend: Backend, t: usize) -> Line {
@@ -130,7 +131,7 @@ fn measure(place: &'static str, stored: &Stored, backend: Backend, t: usize) -> 
     // The definition is bound by arithmetic wherever the weights lie: a part is enough.
     let m = if backend == Backend::scalar() { whole.row_range(0..32) } else { whole };
     let mut out = vec![0f32; t * m.rows()];
-    let time = best(|| {
+    let time = best(thread_time, || {
         k.matmul(black_box(&m), black_box(&x), t, &mut out);
         black_box(&mut out);
     });
@@ -171,6 +172,38 @@ fn print_line(lines: &[Line], peak: Option<f64>) {
         ratio(l.backend, 1),
         peak.map_or("-".into(), |p| format!("{:.0}", 100.0 * l.products / p))
     );
+}
+
+/// All threads of the machine against one, weights from memory.
+fn print_threads(wanted: &dyn Fn(&str) -> bool) {
+    let start = Instant::now();
+    let all = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let backend = Backend::detect();
+    println!(
+        "\n{:6} {:8} {:>3} {:>16} {:>12}",
+        "format", "backend", "T", "GB/s, 1 thread", "all threads"
+    );
+    for format in ["bf16", "mxfp4", "fp8"] {
+        for t in [1, 16] {
+            if !wanted(&format!("threads/{format}/{}/{t}", backend.name())) {
+                continue;
+            }
+            let stored = Stored::new(format, SIZES[1].1);
+            let (m, x) = (stored.matrix(), vec![0.5f32; t * COLS]);
+            let mut out = vec![0f32; t * m.rows()];
+            let mut rate = |threads| {
+                let k = Kernels::new(backend, threads);
+                let time = best(|| start.elapsed(), || k.matmul(&m, &x, t, &mut out));
+                ((stored.bytes.len() + stored.scales.len()) * t) as f64 / time.as_secs_f64() / 1e9
+            };
+            let (one, many) = (rate(1), rate(all));
+            println!(
+                "{format:6} {:8} {t:>3} {one:>16.2} {many:>12.2}  {:.2} times on {all} threads",
+                backend.name(),
+                many / one
+            );
+        }
+    }
 }
 
 /// The most multiply-adds of `f64` the backend does in a second, in units of 10^9.

@@ -16,7 +16,7 @@ pub(crate) struct Avx2;
 unsafe impl Lanes for Avx2 {
     type V = __m256d;
     const N: usize = 4;
-    const ROWS: usize = 3;
+    const ROWS: [usize; 2] = [2, 3];
 
     #[inline(always)]
     unsafe fn zero() -> __m256d {

@@ -16,7 +16,7 @@ pub(crate) struct Avx512;
 unsafe impl Lanes for Avx512 {
     type V = __m512d;
     const N: usize = 8;
-    const ROWS: usize = 6;
+    const ROWS: [usize; 2] = [6, 6];
 
     #[inline(always)]
     unsafe fn zero() -> __m512d {

@@ -14,6 +14,8 @@ use std::ops::RangeToInclusive;
 pub(crate) trait Format: Copy {
     /// Bytes of a unit of columns, without scales.
     const UNIT_BYTES: usize;
+    /// Whether there are scales.
+    const SCALED: bool = true;
     /// Scales for which every weight is exact in `f32`; 255 is handled apart.
     const EXACT: RangeToInclusive<u8>;
 
@@ -153,6 +155,7 @@ pub(crate) struct Fp8<'a> {
 
 impl Format for F32<'_> {
     const UNIT_BYTES: usize = 4 * UNIT;
+    const SCALED: bool = false;
     const EXACT: RangeToInclusive<u8> = ..=NO_SCALE;
     fn cols(&self) -> usize {
         self.cols
@@ -179,6 +182,7 @@ impl Format for F32<'_> {
 
 impl Format for Bf16<'_> {
     const UNIT_BYTES: usize = 2 * UNIT;
+    const SCALED: bool = false;
     const EXACT: RangeToInclusive<u8> = ..=NO_SCALE;
     fn cols(&self) -> usize {
         self.cols

@@ -80,7 +80,7 @@ pub(crate) unsafe fn rows<L: Lanes, F: Format>(
         if x.t > 1 {
             return panels::<L, F>(&f, m, x, rows, out);
         }
-        let done = match L::ROWS {
+        let done = match L::ROWS[F::SCALED as usize] {
             6 => single::<L, F, 6>(&f, m, x, rows.clone(), out),
             3 => single::<L, F, 3>(&f, m, x, rows.clone(), out),
             2 => single::<L, F, 2>(&f, m, x, rows.clone(), out),
@@ -90,6 +90,8 @@ pub(crate) unsafe fn rows<L: Lanes, F: Format>(
     }
 }
 
+/// Bytes of a cache line, or a divisor.
+const CACHE_LINE: usize = 64;
 /// Bytes that [`single`] asks for ahead of time in each of its rows.
 const AHEAD: usize = 1024;
 
@@ -125,7 +127,9 @@ unsafe fn single<L: Lanes, F: Format, const R: usize>(
                 ahead += if ahead < f.stride() { 0 } else { (R - 1) * f.stride() };
                 let next = ring.add(u % 2 * R * UNIT);
                 for i in 0..R {
-                    L::prefetch(w[i].bytes.as_ptr().wrapping_add(ahead));
+                    for line in (0..F::UNIT_BYTES).step_by(CACHE_LINE) {
+                        L::prefetch(w[i].bytes.as_ptr().wrapping_add(ahead + line));
+                    }
                     w[i].whole_unit::<L, F>(f, u, next.add(i * UNIT), &mut seen);
                 }
                 if u > 0 {
@@ -260,7 +264,7 @@ impl Ahead {
             false => (r + PANEL_ROWS, 0),
         };
         let cols = PANEL_COLS.min(f.cols() - col);
-        let lines = (cols.div_ceil(UNIT) * F::UNIT_BYTES).div_ceil(64);
+        let lines = (cols.div_ceil(UNIT) * F::UNIT_BYTES).div_ceil(CACHE_LINE);
         let row = if r < rows.end { 0 } else { PANEL_ROWS };
         let base = f.row(r.min(rows.end - 1)).bytes.as_ptr();
         let base = base.wrapping_add(col / UNIT * F::UNIT_BYTES);
@@ -277,7 +281,7 @@ impl Ahead {
             if self.row == PANEL_ROWS {
                 return;
             }
-            let at = self.row * self.stride + self.line * 64;
+            let at = self.row * self.stride + self.line * CACHE_LINE;
             // SAFETY: passed on to the caller.
             unsafe { L::prefetch(self.base.wrapping_add(at)) }
             self.line += 1;

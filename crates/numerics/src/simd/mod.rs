@@ -41,8 +41,9 @@ pub(crate) unsafe trait Lanes {
     type V: Copy;
     /// Elements of a vector; divides 16.
     const N: usize;
-    /// Rows a single position is multiplied with at once.
-    const ROWS: usize;
+    /// Rows a single position is multiplied with at once, in formats without and with scales: 1, 2,
+    /// 3 or 6.
+    const ROWS: [usize; 2];
 
     unsafe fn zero() -> Self::V;
     unsafe fn splat(v: f64) -> Self::V;

@@ -17,7 +17,7 @@ pub(crate) struct Neon;
 unsafe impl Lanes for Neon {
     type V = float64x2_t;
     const N: usize = 2;
-    const ROWS: usize = 2;
+    const ROWS: [usize; 2] = [2, 2];
 
     #[inline(always)]
     unsafe fn zero() -> float64x2_t {

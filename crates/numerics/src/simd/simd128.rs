@@ -17,7 +17,7 @@ pub(crate) struct Simd128;
 unsafe impl Lanes for Simd128 {
     type V = v128;
     const N: usize = 2;
-    const ROWS: usize = 1;
+    const ROWS: [usize; 2] = [1, 1];
 
     #[inline(always)]
     unsafe fn zero() -> v128 {
