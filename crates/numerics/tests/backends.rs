@@ -100,7 +100,7 @@ fn every_number_of_positions() {
 fn threads_do_not_change_bits() {
     let mut rng = Rng(3);
     for kind in [Kind::Bf16, Kind::Mxfp4, Kind::Fp8, Kind::Floats] {
-        let (rows, cols) = (1031, 2048);
+        let (rows, cols) = (517, 2048);
         let s = Stored::ordinary(kind, rows, cols, &mut rng);
         for t in [1, 3] {
             let (x, y) = (rng.units(t * cols), rng.units(t * rows));
