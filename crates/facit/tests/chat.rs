@@ -181,7 +181,7 @@ fn on_a_terminal_a_reply_is_stopped_and_the_talk_goes_on() {
     let facit = env!("CARGO_BIN_EXE_facit");
     let run = format!("{facit} chat {} --thinking off --threads 1", arg(dir.path()));
     let script = Command::new("timeout")
-        .args(["120", "script", "-qec", &run, "/dev/null"])
+        .args(["300", "script", "-qec", &run, "/dev/null"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn();

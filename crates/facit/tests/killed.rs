@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{arg, command, facit, kimi};
 
 /// Longest time to wait for a moment to kill at.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn start(args: &[&str]) -> Child {
     command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary starts")

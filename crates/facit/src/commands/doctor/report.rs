@@ -118,7 +118,11 @@ impl ModelReport {
         });
         run.extend(words(&["-n", "16"]));
         if let Some(bytes) = args.demand.memory.0 {
-            run.extend(words(&["--memory", &format!("{bytes}B")]));
+            let size = match bytes % 1_000_000 {
+                0 => format!("{}MB", bytes / 1_000_000),
+                _ => format!("{bytes}B"),
+            };
+            run.extend(words(&["--memory", &size]));
         }
         next.push(run);
         next
