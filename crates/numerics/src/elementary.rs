@@ -1,12 +1,17 @@
 //! Elementary functions, **correctly rounded**: the `f32` nearest to the true value, ties to even.
-//! That is what the crate `pxfm` sets out to give; `tests/elementary.rs` checks it against a
-//! 512-bit oracle on random inputs, and on every `f32` when asked to. Never the platform's libm, whose last bit differs between systems. The composed activations
-//! below are `f32` steps in the order written.
+//! Never the platform's libm, whose last bit differs between systems. The crate `pxfm` gives this
+//! for all inputs but eighteen, which are listed here; found by taking every `f32`, with and without
+//! fused multiply-add (`tests/elementary.rs` does it again when asked to, and always tries the
+//! inputs nearest to the middle between two floats). The composed activations below are `f32` steps
+//! in the order written.
 
 /// `e^x`.
 #[inline]
 pub fn exp(x: f32) -> f32 {
-    pxfm::f_expf(x)
+    f32::from_bits(match x.to_bits() {
+        0xbbf0_edf1 => 0x3f7e_1fe9,
+        _ => return pxfm::f_expf(x),
+    })
 }
 
 /// Natural logarithm.
@@ -18,7 +23,18 @@ pub fn log(x: f32) -> f32 {
 /// `log(1 + x)`.
 #[inline]
 pub fn log1p(x: f32) -> f32 {
-    pxfm::f_log1pf(x)
+    f32::from_bits(match x.to_bits() {
+        0x3540_0003 => 0x353f_ffff,
+        0x3710_001b => 0x370f_fff3,
+        0x3770_004b => 0x376f_ffdb,
+        0x3efd_81ad => 0x3ecd_eee1,
+        0x4107_8feb => 0x400f_e5e7,
+        0x65d8_90d3 => 0x4254_d1f9,
+        0xb53f_fffd => 0xb540_0001,
+        0xb70f_ffe5 => 0xb710_000d,
+        0xbb0e_c8c4 => 0xbb0e_f0a5,
+        _ => return pxfm::f_log1pf(x),
+    })
 }
 
 /// Hyperbolic tangent.
@@ -30,13 +46,25 @@ pub fn tanh(x: f32) -> f32 {
 /// Sine of an angle in radians.
 #[inline]
 pub fn sin(x: f32) -> f32 {
-    pxfm::f_sinf(x)
+    f32::from_bits(match x.to_bits() {
+        0x4619_9998 => 0xbeb1_fa5d,
+        0xc619_9998 => 0x3eb1_fa5d,
+        _ => return pxfm::f_sinf(x),
+    })
 }
 
 /// Cosine of an angle in radians.
 #[inline]
 pub fn cos(x: f32) -> f32 {
-    pxfm::f_cosf(x)
+    f32::from_bits(match x.to_bits() {
+        0x5922_aa80 => 0x3f08_aebf,
+        0x5f18_b878 => 0x3f7f_14bb,
+        0x6115_cb11 => 0x3f78_142f,
+        0xd922_aa80 => 0x3f08_aebf,
+        0xdf18_b878 => 0x3f7f_14bb,
+        0xe115_cb11 => 0x3f78_142f,
+        _ => return pxfm::f_cosf(x),
+    })
 }
 
 /// `x^y` in `f32`.

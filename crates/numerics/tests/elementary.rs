@@ -122,6 +122,24 @@ fn random_inputs_are_correctly_rounded() {
     }
 }
 
+/// The inputs whose value lies nearest to the middle between two floats: catches a function that is
+/// off by one there, or that rounds them by the machine (with or without fused multiply-add).
+#[test]
+fn the_hardest_inputs() {
+    let mut tried = 0;
+    for line in include_str!("elementary_hard.txt").lines().filter(|l| !l.starts_with('#')) {
+        let mut words = line.split(' ');
+        let name = words.next().expect("a function");
+        let mut bits = || u32::from_str_radix(words.next().expect("bits"), 16).expect("hex");
+        let (x, want) = (f32::from_bits(bits()), f32::from_bits(bits()));
+        let f = FUNCTIONS.iter().find(|f| f.name == name).expect("one of the functions");
+        let y = (f.f32)(x);
+        assert_eq!(y.to_bits(), want.to_bits(), "{name}({x:e}) = {y:e} instead of {want:e}");
+        tried += 1;
+    }
+    assert!(tried > 100, "only {tried} inputs");
+}
+
 /// Catches limits that are not what mathematics or IEEE 754 say.
 #[test]
 fn limits() {
