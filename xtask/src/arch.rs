@@ -65,7 +65,8 @@ fn with_cargo<T>(
         env.push((format!("{key}_RUNNER"), format!("{qemu} -L /usr/{arch}-linux-gnu")));
         targets.extend(["--target".to_owned(), triple]);
     }
-    let ours = ["--target-dir", "target/arch", "-Z", "build-std", "--locked"];
+    // `test` is named, or what is built to be run could not use what was built to be tested.
+    let ours = ["--target-dir", "target/arch", "-Z", "build-std=std,test", "--locked"];
     let all: Vec<&str> = args
         .iter()
         .copied()

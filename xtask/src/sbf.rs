@@ -49,7 +49,7 @@ pub fn build() -> Result<()> {
 /// program and the WebAssembly modules built.
 pub fn digests() -> Result<[(&'static str, String); 2]> {
     need_node_modules()?;
-    let example = ["run", "-q", "--locked", "--manifest-path", VM, "--example", "digest"];
+    let example = ["run", "--locked", "--manifest-path", VM, "--example", "digest"];
     Ok([
         ("Solana VM (solana-sbpf)", shell::output("cargo", &example)?),
         ("Solana VM (LiteSVM)", shell::output("node", &["onchain/client/digest.js"])?),

@@ -31,14 +31,14 @@ struct Row {
 pub fn run() -> Result<()> {
     let golden = golden()?;
     let mut rows = Vec::new();
-    let lines = shell::output("cargo", &[&["run", "-q", "--locked"], &EXAMPLE[..]].concat())?;
+    let lines = shell::output("cargo", &[&["run", "--locked"], &EXAMPLE[..]].concat())?;
     rows.extend(parse(std::env::consts::ARCH, &lines)?);
     // Emulated where the machine has none.
     if !rows.iter().any(|row| row.backend == "avx512-vnni") {
         rows.extend(parse("x86_64 (Bochs)", &avx512::story()?)?);
     }
     for (target, arch) in [("aarch64 (qemu)", "aarch64"), ("s390x (qemu)", "s390x")] {
-        rows.extend(parse(target, &arch::output(arch, &[&["run", "-q"], &EXAMPLE[..]].concat())?)?);
+        rows.extend(parse(target, &arch::output(arch, &[&["run"], &EXAMPLE[..]].concat())?)?);
     }
     wasm::run()?;
     wasm::need_node_modules()?;
