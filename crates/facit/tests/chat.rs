@@ -27,11 +27,13 @@ fn replies(ran: &Ran) -> Vec<Value> {
 /// process to which the whole conversation is new.
 #[test]
 fn a_kept_state_gives_the_replies_of_fresh_runs() {
-    for dir in [kimi_talks(), deepseek_talks()] {
+    for (dir, drafts) in [(kimi_talks(), &[][..]), (deepseek_talks(), &["--drafts", "3"])] {
+        let budget = ["--memory", "70MB", "--chunk", "64"];
+        let streamed = [&["--json", "--system", "be brief"], &budget[..], drafts].concat();
         for more in [
             &["--json", "--thinking", "off"][..],
             &["--json", "--effort", "high", "--temperature", "0.8", "--seed", "5"],
-            &["--json", "--system", "be brief", "--memory", "70MB", "--chunk", "64"],
+            &streamed,
         ] {
             let user = |text: &str| json!({ "role": "user", "content": text });
             let lines: String = QUESTIONS.iter().map(|q| format!("{}\n", user(q))).collect();
@@ -45,7 +47,7 @@ fn a_kept_state_gives_the_replies_of_fresh_runs() {
                     continue;
                 }
                 let line = format!("{}\n", Value::Array(conversation.clone()));
-                // Memory and chunks change nothing either.
+                // Memory, chunks and drafts change nothing either.
                 let more: Vec<&str> = match more.iter().position(|o| *o == "--memory") {
                     Some(at) => more[..at].to_vec(),
                     None => more.to_vec(),
@@ -125,7 +127,7 @@ fn what_a_model_cannot_do_is_refused() {
     k3(&["--effort", "medium"], "x\n").ends(2, &["medium"]);
     k3(&["--effort", "30"], "x\n").ends(2, &["low, high and max"]);
     chat(deepseek.path(), &["--effort", "30"], "x\n").ok();
-    chat(deepseek_talks().path(), &["--drafts", "2"], "x\n").ok();
+    k3(&["--drafts", "2"], "x\n").ends(2, &["no draft stages"]);
     let short = common::deepseek();
     chat(short.path(), &[], "x\n").ends(2, &["--context 2000", "64 positions"]);
     k3(&["--top-p", "0"], "x\n").ends(2, &["top-p"]);
