@@ -42,12 +42,13 @@ impl Experts {
     ) -> Result<Self> {
         let counts: Vec<usize> = source.experts.iter().map(|e| e.len()).collect();
         let cache = ExpertCache::new(policy, slots, &counts);
-        let slot = |_| {
-            let buf = Some(Arc::new(AlignedBuf::new(slot_bytes, "the expert cache")?));
-            Ok(Slot { buf, places: Arc::default() })
+        let buffers = match cache.slots() {
+            0 => Vec::new(),
+            n => AlignedBuf::many(n, slot_bytes, "the expert cache")?,
         };
+        let slot = |buf| Slot { buf: Some(Arc::new(buf)), places: Arc::default() };
         Ok(Experts {
-            slots: (0..cache.slots()).map(slot).collect::<Result<_>>()?,
+            slots: buffers.into_iter().map(slot).collect(),
             cache,
             slot_bytes,
             layer: u32::MAX,
