@@ -18,7 +18,7 @@ const MAX_CHUNK: u64 = 1 << 30;
 ///
 /// Fetches ranges over several connections; whatever stops it, the same command goes on where it
 /// was. A file gets its name only after its size and digest are right. The hub is that of
-/// HF_ENDPOINT (default https://huggingface.co), the token that of HF_TOKEN or of the file `token`
+/// HF_ENDPOINT (default `https://huggingface.co`), the token that of HF_TOKEN or of the file `token`
 /// in HF_HOME.
 #[derive(clap::Args)]
 pub struct Args {
