@@ -21,8 +21,8 @@ const KIND: u64 = 0xff << 56;
 #[derive(Debug)]
 pub(super) enum UnitState {
     Absent,
-    /// Being read, waiting for a buffer to be decoded into, or being decoded.
-    Reading,
+    /// Being read or decoded. The buffer to decode into, if it is compressed.
+    Reading(Option<AlignedBuf>),
     Ready(Arc<AlignedBuf>),
     Failed(Error),
 }
@@ -45,11 +45,6 @@ pub(super) struct State {
     pub free: Vec<AlignedBuf>,
     /// Free buffers for compressed units.
     pub staging: Vec<AlignedBuf>,
-    /// Compressed units that have been read and wait for a buffer to be decoded into. (They take
-    /// it no sooner, so that the disk reads on while the ring is full.)
-    pub waiting: Vec<(usize, AlignedBuf)>,
-    /// Jobs under way.
-    pub jobs: usize,
     /// Units in the order in which they will be used; the current one first.
     pub order: Vec<usize>,
     pub experts: Experts,
@@ -77,54 +72,18 @@ impl Inner {
     /// Starts whatever can be read now: experts first, then units in order.
     pub fn pump(&self, st: &mut State) {
         st.experts.pump(&self.source, &self.handle);
-        self.pump_waiting(st);
         self.pump_units(st);
     }
 
-    /// Has units decoded as far as there are buffers for them, those used first first.
-    fn pump_waiting(&self, st: &mut State) {
-        let turn = |st: &State, u: usize| {
-            (u >= st.pinned, st.order.iter().position(|&o| o == u).unwrap_or(usize::MAX))
-        };
-        while let Some(i) = (0..st.waiting.len()).min_by_key(|&i| turn(st, st.waiting[i].0)) {
-            let u = st.waiting[i].0;
-            let dest = if u < st.pinned {
-                AlignedBuf::new(self.source.units[u].buffer, "a pinned layer")
-            } else {
-                let keep = ahead(st).take(st.ring).collect();
-                let Some(slot) = free_slot(st, &keep) else { return };
-                Ok(slot)
-            };
-            let (unit, read) = st.waiting.remove(i);
-            match dest {
-                Ok(dest) => self.send(st, Job { unit, read, dest: Some(dest) }),
-                Err(e) => {
-                    st.staging.push(read);
-                    st.units[unit] = UnitState::Failed(e);
-                }
-            }
-        }
-    }
-
-    fn send(&self, st: &mut State, job: Job) {
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(jobs) = &*jobs {
-            st.jobs += 1;
-            // The thread only ends after the sender is gone.
-            let _ = jobs.send(job);
-        }
-    }
-
     fn pump_units(&self, st: &mut State) {
-        let keep: HashSet<usize> = ahead(st).take(st.ring).collect();
-        // A compressed unit more can be read while the ring is full.
-        let more = usize::from(!st.staging.is_empty());
-        let window: HashSet<usize> = ahead(st).take(st.ring + more).collect();
-        let mut reading = st.units.iter().filter(|u| matches!(u, UnitState::Reading)).count();
+        let ahead: Vec<usize> =
+            st.order.iter().copied().filter(|&u| u >= st.pinned).take(st.ring).collect();
+        let keep: HashSet<usize> = ahead.iter().copied().collect();
+        let mut reading = st.units.iter().filter(|u| matches!(u, UnitState::Reading(_))).count();
         let most = st.ring.max(2);
         for i in 0..st.order.len() {
             let u = st.order[i];
-            if u >= st.pinned && !window.contains(&u) {
+            if u >= st.pinned && !keep.contains(&u) {
                 return;
             }
             if !matches!(st.units[u], UnitState::Absent) {
@@ -140,21 +99,34 @@ impl Inner {
     /// Starts reading a unit if there is a buffer for it.
     fn start(&self, st: &mut State, u: usize, keep: &HashSet<usize>) -> bool {
         let unit = &self.source.units[u];
-        let buffer = if unit.coded.is_some() {
-            st.staging.pop()
-        } else if u < st.pinned {
+        let staging = match &unit.coded {
+            None => None,
+            Some(_) => match st.staging.pop() {
+                None => return false,
+                some => some,
+            },
+        };
+        let buffer = if u < st.pinned {
             match AlignedBuf::new(unit.buffer, "a pinned layer") {
                 Ok(buffer) => Some(buffer),
                 Err(e) => {
                     st.units[u] = UnitState::Failed(e);
+                    st.staging.extend(staging);
                     return true;
                 }
             }
         } else {
             free_slot(st, keep)
         };
-        let Some(buf) = buffer else { return false };
-        st.units[u] = UnitState::Reading;
+        let Some(buffer) = buffer else {
+            st.staging.extend(staging);
+            return false;
+        };
+        let (buf, dest) = match staging {
+            Some(staging) => (staging, Some(buffer)),
+            None => (buffer, None),
+        };
+        st.units[u] = UnitState::Reading(dest);
         st.stats.trunk_bytes += unit.stored;
         self.handle.submit(Request {
             id: UNIT | u as u64,
@@ -181,17 +153,19 @@ impl Inner {
 
     fn unit_done(&self, st: &mut State, u: usize, done: Done) {
         let unit = &self.source.units[u];
-        if !matches!(st.units[u], UnitState::Reading) {
-            return;
-        }
+        let taken = std::mem::replace(&mut st.units[u], UnitState::Absent);
+        let UnitState::Reading(dest) = taken else { return };
         if let Err(failure) = done.result {
             let what = failed_tensor(unit, &failure);
-            self.give_back(st, u, done.buf, None);
+            self.give_back(st, u, done.buf, dest);
             st.units[u] = UnitState::Failed(read_error(what, failure));
-        } else if unit.coded.is_some() {
-            st.waiting.push((u, done.buf));
-        } else if self.verify && !st.verified[u] {
-            self.send(st, Job { unit: u, read: done.buf, dest: None });
+        } else if dest.is_some() || (self.verify && !st.verified[u]) {
+            st.units[u] = UnitState::Reading(None);
+            let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(jobs) = &*jobs {
+                // The thread only ends after the sender is gone.
+                let _ = jobs.send(Job { unit: u, read: done.buf, dest });
+            }
         } else {
             st.units[u] = UnitState::Ready(Arc::new(done.buf));
         }
@@ -199,14 +173,15 @@ impl Inner {
 
     /// Returns buffers of a unit that failed.
     fn give_back(&self, st: &mut State, u: usize, read: AlignedBuf, dest: Option<AlignedBuf>) {
-        let slot = if self.source.units[u].coded.is_some() {
-            st.staging.push(read);
-            dest
-        } else {
-            Some(read)
+        let slot = match dest {
+            Some(dest) => {
+                st.staging.push(read);
+                dest
+            }
+            None => read,
         };
         if u >= st.pinned {
-            st.free.extend(slot);
+            st.free.push(slot);
         }
     }
 
@@ -236,7 +211,6 @@ impl Inner {
             }
         });
         let mut st = self.lock();
-        st.jobs -= 1;
         st.verified[job.unit] = result.is_ok();
         match result {
             Err(e) => {
@@ -258,11 +232,6 @@ impl Inner {
         drop(st);
         self.wake.notify_all();
     }
-}
-
-/// Units that pass through the ring, in the order in which they will be used.
-fn ahead(st: &State) -> impl Iterator<Item = usize> {
-    st.order.iter().copied().filter(|&u| u >= st.pinned)
 }
 
 /// A buffer of the ring: a free one, or that of a unit nobody uses or will use soon.

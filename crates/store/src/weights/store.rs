@@ -183,8 +183,6 @@ impl WeightStore {
             ring: plan.ring,
             free: buffers(plan.ring, plan.ring_slot, "the ring of layers")?,
             staging: buffers(plan.staging, plan.staging_slot, "compressed layers")?,
-            waiting: Vec::new(),
-            jobs: 0,
             order: (0..plan.units).collect(),
             experts,
             rows: None,
@@ -282,7 +280,9 @@ impl WeightStore {
                     let UnitState::Failed(error) = failed else { continue };
                     break Err(error);
                 }
-                UnitState::Absent | UnitState::Reading if self.stuck(&st, u) => {
+                UnitState::Absent
+                    if !st.units.iter().any(|s| matches!(s, UnitState::Reading(_))) =>
+                {
                     break Err(Error::Refused(format!(
                         "{} cannot be read: all slots of the ring are still in use",
                         self.source.units[u].what
@@ -293,13 +293,6 @@ impl WeightStore {
         };
         st.stats.trunk_wait_ns += start.elapsed().as_nanos() as u64;
         result
-    }
-
-    /// Whether nothing that is under way can bring a unit: the buffers for it are all lent.
-    fn stuck(&self, st: &State, u: usize) -> bool {
-        let reading = st.units.iter().filter(|s| matches!(s, UnitState::Reading)).count();
-        let nothing = matches!(st.units[u], UnitState::Absent) && reading == st.waiting.len();
-        st.jobs == 0 && (nothing || st.waiting.iter().any(|(w, _)| *w == u))
     }
 
     fn wait<'s>(&self, st: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
