@@ -84,21 +84,17 @@ pub fn batch(
 ) -> Result<(), Error> {
     let mut waiting: VecDeque<usize> = todo.iter().copied().collect();
     let mut running: Vec<Running> = Vec::new();
-    let result = loop {
-        while running.len() < width.sequences.max(1) {
-            let Some(item) = waiting.pop_front() else { break };
-            let sampler = Sampler::new(items[item].sampling, 0)?;
-            let sequence = engine.open(items[item].context())?;
-            running.push(Running { item, sequence, sampler, done: 0, ids: Vec::new() });
-        }
+    let mut next = || {
+        fill(engine, items, &mut waiting, &mut running, width.sequences)?;
         if running.is_empty() {
-            break Ok(());
+            return Ok(false);
         }
-        let step = step(engine, items, &mut running, width.positions).and_then(|(n, tokens)| {
-            let finished = finished(&mut running, items, end, engine);
-            listener(Progress { finished: &finished, tokens, prefilled: n })
-        });
-        match step {
+        let (prefilled, tokens) = step(engine, items, &mut running, width.positions)?;
+        let finished = finished(&mut running, items, end, engine);
+        listener(Progress { finished: &finished, tokens, prefilled })
+    };
+    let result = loop {
+        match next() {
             Ok(true) => (),
             Ok(false) => break Ok(()),
             Err(e) => break Err(e),
@@ -106,6 +102,23 @@ pub fn batch(
     };
     running.iter().for_each(|r| engine.close(r.sequence));
     result
+}
+
+/// Begins sequences for those who wait, as far as there is room.
+fn fill(
+    engine: &mut dyn Engine,
+    items: &[Item],
+    waiting: &mut VecDeque<usize>,
+    running: &mut Vec<Running>,
+    sequences: usize,
+) -> Result<(), Error> {
+    while running.len() < sequences.max(1) {
+        let Some(item) = waiting.pop_front() else { break };
+        let sampler = Sampler::new(items[item].sampling, 0)?;
+        let sequence = engine.open(items[item].context())?;
+        running.push(Running { item, sequence, sampler, done: 0, ids: Vec::new() });
+    }
+    Ok(())
 }
 
 /// One step of all that fit: first everyone who waits for one token, then prompts in order.
