@@ -49,6 +49,7 @@ fn engine(dir: &Path) -> (Box<dyn Engine>, Tokenizer) {
         memory: None,
         context: CONTEXT,
         sequences: 2,
+        fewer: false,
         work: (200, 100),
         chunk: Some(50),
         record: false,

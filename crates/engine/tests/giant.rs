@@ -26,6 +26,7 @@ const DEMAND: Demand = Demand {
     memory: None,
     context: 24,
     sequences: 1,
+    fewer: false,
     work: (8, 16),
     chunk: Some(8),
     record: false,

@@ -28,6 +28,7 @@ fn engine(disk: &Faulty, dir: &Path) -> Result<Box<dyn Engine>, Error> {
         memory: Some(store::plan::PROCESS + 1_700_000),
         context: 32,
         sequences: 1,
+        fewer: false,
         work: (5, 8),
         chunk: Some(3),
         record: false,

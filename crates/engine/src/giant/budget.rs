@@ -27,6 +27,8 @@ pub struct Demand {
     pub context: usize,
     /// Sequences at a time; each has at least one position in a step.
     pub sequences: usize,
+    /// Whether fewer will do where that many do not fit, see [`Prepared::sequences`].
+    pub fewer: bool,
     /// Positions of all prompts and new tokens to be made after them, for the choice of a chunk.
     pub work: (usize, usize),
     /// Positions of a step, of all sequences; fewer if that many do not fit. `None` chooses what
@@ -43,6 +45,7 @@ pub struct Prepared<'c> {
     plan: Plan,
     shape: Shape,
     chunk: usize,
+    sequences: usize,
     resident: bool,
     packed: bool,
     numerics_id: String,
@@ -65,6 +68,11 @@ impl Prepared<'_> {
     /// Positions of a step, of all sequences.
     pub fn chunk(&self) -> usize {
         self.chunk
+    }
+
+    /// Sequences at a time that there is memory for.
+    pub fn sequences(&self) -> usize {
+        self.sequences
     }
 
     /// Whether all weights are read at the start and stay in memory.
@@ -99,14 +107,17 @@ impl Prepared<'_> {
 /// Binds the checkpoint's model and divides the memory.
 ///
 /// # Errors
-/// What [`Checkpoint::kimi_k3`] and its like refuse; [`store::Error::DoesNotFit`] with the
-/// arithmetic.
+/// What [`Checkpoint::kimi_k3`] and its like refuse; drafts of a model that has none;
+/// [`store::Error::DoesNotFit`] with the arithmetic.
 pub fn prepare<'c>(
     checkpoint: &'c Checkpoint,
     options: deepseek_v41::Options,
     demand: Demand,
 ) -> Result<Prepared<'c>, Error> {
     match checkpoint.family() {
+        Family::KimiK3 if options.drafts => {
+            Err(Error::Refused("drafts: Kimi K3 has no draft stages".into()))
+        }
         Family::KimiK3 => {
             let model = checkpoint.kimi_k3()?;
             let facts = Facts { top_k: model.config().top_k, lookups: 0, ignored: k3_ignored() };
@@ -199,7 +210,7 @@ fn prepare_model<'c, M: Model + Send + 'static>(
     shape.rows = tables.map(row).sum::<usize>() as u64;
     let free = Memory::read().free();
     let memory = demand.memory.unwrap_or(free - free / AUTO_SPARE);
-    let (plan, chunk) = divide(&model, memory, &shape, demand)?;
+    let (plan, chunk, sequences) = divide(&model, memory, &shape, demand)?;
     // In memory all at once a model has its tables too, and no need of slots.
     let needs_bytes = plan.needs.state + plan.needs.kv + plan.needs.buffers;
     let whole = model_bytes(model.layout()) + needs_bytes + plan.process + plan.index;
@@ -223,18 +234,37 @@ fn prepare_model<'c, M: Model + Send + 'static>(
         };
         Ok(Box::new(Loaded::new(model, host, kernels, digest)) as Box<dyn Engine>)
     };
-    Ok(Prepared { plan, shape, chunk, resident, packed, numerics_id, load: Box::new(load) })
+    let load = Box::new(load);
+    Ok(Prepared { plan, shape, chunk, sequences, resident, packed, numerics_id, load })
+}
+
+/// The plan, the positions of a step and the sequences: as many as asked for, or fewer if that
+/// will do.
+fn divide<M: Model>(
+    model: &M,
+    memory: u64,
+    shape: &Shape,
+    mut demand: Demand,
+) -> Result<(Plan, usize, usize), Error> {
+    loop {
+        match divide_for(model, memory, shape, demand) {
+            Err(store::Error::DoesNotFit(_)) if demand.fewer && demand.sequences > 1 => {
+                demand.sequences -= 1;
+            }
+            other => return Ok(other.map(|(plan, chunk)| (plan, chunk, demand.sequences))?),
+        }
+    }
 }
 
 /// The plan and the positions of a step: as many as asked for or fewer until the rest fits, and
 /// if nobody asks, what makes the work read the fewest bytes. (A larger chunk reads the layers
 /// fewer times, and takes memory from the pinned ones.)
-fn divide<M: Model>(
+fn divide_for<M: Model>(
     model: &M,
     memory: u64,
     shape: &Shape,
     demand: Demand,
-) -> Result<(Plan, usize), Error> {
+) -> Result<(Plan, usize), store::Error> {
     let empty = model.state_bytes(0) * demand.sequences;
     let full = model.state_bytes(demand.context) * demand.sequences;
     let needs = |chunk: usize| Needs {
@@ -259,8 +289,7 @@ fn divide<M: Model>(
                 }
             }
             Err(store::Error::DoesNotFit(_)) if chunk > least => (),
-            Err(_) if best.is_some() => break,
-            Err(e) => return Err(e.into()),
+            Err(e) => return Err(e),
         }
         chunk = chunk.div_ceil(2).max(least);
     }

@@ -15,7 +15,7 @@ use text::Tokenizer;
 use super::completion::Completion;
 use super::giant::run::{DEFAULT_MAX_TOKENS, MAX_POSITIONS, Speller};
 use super::giant::{self, Memory};
-use super::options::all_threads;
+use super::options::{MachineOptions, all_threads};
 use crate::exit::{Code, Usage};
 use crate::signals::Signals;
 use crate::ui::{self, Out, units};
@@ -59,12 +59,8 @@ pub struct Args {
     /// DeepSeek-V4.1: arithmetic of the quantised linears, w8a8 or bf16
     #[arg(long, value_name = "NAME", value_parser = giant::regime, default_value = "w8a8")]
     regime: Regime,
-    /// The arithmetic to use; `facit bench` lists what this machine has. Never changes a bit
-    #[arg(long, value_name = "NAME")]
-    backend: Option<String>,
-    /// Threads to run on [default: all]. Never changes a bit
-    #[arg(long, value_name = "N", value_parser = super::options::threads())]
-    threads: Option<usize>,
+    #[command(flatten)]
+    machine: MachineOptions,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -142,14 +138,21 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
     let tokenizer = checkpoint.tokenizer()?;
     let job = read_job(&args, tokenizer.as_ref())?;
     let part = part_of(&args.output);
-    let numerics = plan(&args, &checkpoint, &job, 1)?.numerics_id().to_owned();
+    let prepared = prepare_for(&args, &checkpoint, &job)?;
+    let numerics = prepared.numerics_id().to_owned();
     let name = format!("{} {} {numerics}", job.digest, checkpoint.digest());
     let (mut journal, mut lines) = Journal::open(&part, &name)?;
     let todo: Vec<usize> = (0..job.items.len()).filter(|i| !lines.contains_key(i)).collect();
     let mut report = Report { prompts: job.items.len(), resumed: lines.len(), ..Report::default() };
     if !todo.is_empty() {
-        let answers = Answers { args: &args, job: &job, tokenizer: tokenizer.as_ref(), numerics };
-        let stopped = work(&answers, &checkpoint, &todo, &mut report, &mut journal, &mut lines)?;
+        let answers = Answers {
+            args: &args,
+            checkpoint: &checkpoint,
+            job: &job,
+            tokenizer: tokenizer.as_ref(),
+            numerics,
+        };
+        let stopped = work(&answers, prepared, &todo, &mut report, &mut journal, &mut lines)?;
         if let Some(code) = stopped {
             ui::note(&format!(
                 "stopped; {} of {} are done: the same command goes on from here",
@@ -230,52 +233,33 @@ fn item(line: &Line, max_tokens: u32, tokenizer: Option<&Tokenizer>) -> Result<I
     Ok(item)
 }
 
-/// The memory's plan for so many sequences at a time.
-fn plan<'c>(
+/// The memory's plan for as many sequences as asked for, or as fit.
+fn prepare_for<'c>(
     args: &Args,
     checkpoint: &'c Checkpoint,
     job: &Job,
-    sequences: usize,
 ) -> anyhow::Result<Prepared<'c>> {
     let demand = Demand {
         memory: args.memory.0,
         context: job.items.iter().map(Item::context).max().unwrap_or(1),
-        sequences,
+        sequences: job.items.len().min(args.sequences.map_or(MAX_SEQUENCES, usize::from)),
+        fewer: args.sequences.is_none(),
         work: (
             job.items.iter().map(|i| i.prompt.len()).sum(),
             job.items.iter().map(|i| i.max_tokens).sum(),
         ),
         chunk: args.chunk,
         record: false,
-        threads: args.threads.unwrap_or_else(all_threads),
+        threads: args.machine.threads.unwrap_or_else(all_threads),
     };
     let options = Options { regime: args.regime, drafts: false };
     Ok(prepare(checkpoint, options, demand)?)
 }
 
-/// The plan for as many sequences as asked for, or as fit.
-fn widest<'c>(
-    args: &Args,
-    checkpoint: &'c Checkpoint,
-    job: &Job,
-    todo: usize,
-) -> anyhow::Result<(Prepared<'c>, usize)> {
-    if let Some(asked) = args.sequences {
-        let sequences = todo.min(usize::from(asked));
-        return Ok((plan(args, checkpoint, job, sequences)?, sequences));
-    }
-    let mut sequences = todo.min(MAX_SEQUENCES);
-    loop {
-        match plan(args, checkpoint, job, sequences) {
-            Err(e) if Code::of(&e) == Code::DoesNotFit && sequences > 1 => sequences -= 1,
-            other => return Ok((other?, sequences)),
-        }
-    }
-}
-
 /// What an answer is made of.
 struct Answers<'a> {
     args: &'a Args,
+    checkpoint: &'a Checkpoint,
     job: &'a Job,
     tokenizer: Option<&'a Tokenizer>,
     numerics: String,
@@ -305,25 +289,27 @@ impl Answers<'_> {
 /// Runs what is left to do; the code of the signal that stopped it, if one did.
 fn work(
     answers: &Answers<'_>,
-    checkpoint: &Checkpoint,
+    prepared: Prepared<'_>,
     todo: &[usize],
     report: &mut Report,
     journal: &mut Journal,
     lines: &mut BTreeMap<usize, String>,
 ) -> anyhow::Result<Option<Code>> {
     let (args, job) = (answers.args, answers.job);
-    let kernels =
-        giant::kernels(args.backend.as_deref(), args.threads.unwrap_or_else(all_threads))?;
-    let (prepared, sequences) = widest(args, checkpoint, job, todo.len())?;
+    let kernels = giant::kernels(
+        args.machine.backend.as_deref(),
+        args.machine.threads.unwrap_or_else(all_threads),
+    )?;
+    let sequences = prepared.sequences().min(todo.len());
     let width = Width { sequences, positions: prepared.chunk() };
     report.sequences = sequences;
     report.planned_bytes = prepared.plan().total();
     let silent = args.quiet || args.json;
-    let mut engine = giant::load(checkpoint, prepared, kernels, silent)?;
+    let mut engine = giant::load(answers.checkpoint, prepared, kernels, silent)?;
     let end = answers.tokenizer.map(Tokenizer::end_ids).transpose()?.unwrap_or_default();
     let signals = Signals::listen()?;
     let bar = ui::bar(todo.len() as u64, "prompts", silent);
-    let digest = checkpoint.digest().to_string();
+    let digest = answers.checkpoint.digest().to_string();
     let began = Instant::now();
     batch(&mut *engine, &job.items, todo, &end, width, &mut |progress| {
         for finished in progress.finished {

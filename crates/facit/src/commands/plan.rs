@@ -83,6 +83,7 @@ impl Report {
             memory: options.memory.0,
             context: options.context as usize,
             sequences: 1,
+            fewer: false,
             work: (options.prompt as usize, DEFAULT_MAX_TOKENS),
             chunk: options.chunk,
             record: false,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use engine::giant::chat::{Chat, Settings};
-use engine::giant::{Checkpoint, Demand, Family, FinishReason, Sampler, Sampling, prepare};
+use engine::giant::{Checkpoint, Demand, FinishReason, Sampler, Sampling, prepare};
 use engine::{Temperature, files};
 use models::deepseek_v41::{Options, Regime};
 use models::machine::StepError;
@@ -119,9 +119,6 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
     sampling.check().map_err(|e| Usage(e.to_string()))?;
     let messages = begin(&args)?;
     let checkpoint = Checkpoint::open(&args.dir)?;
-    if args.drafts > 0 && checkpoint.family() == Family::KimiK3 {
-        return Err(Usage("--drafts: Kimi K3 has no draft stages".into()).into());
-    }
     let tokenizer = checkpoint.tokenizer()?.ok_or_else(|| {
         let dir = args.dir.display();
         Usage(format!(
@@ -134,6 +131,7 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
         context: args.context as usize,
         // The second is the state that is kept to go back to.
         sequences: 2,
+        fewer: false,
         work: (USUAL_PROMPT, USUAL_PROMPT),
         chunk: args.chunk,
         record: false,

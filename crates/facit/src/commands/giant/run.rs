@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use engine::giant::logits::Logits;
 use engine::giant::{
-    Checkpoint, Counters, Demand, Engine, Event, Family, Finish, FinishReason, Request, Sampler,
-    Sampling, generate, prepare,
+    Checkpoint, Counters, Demand, Engine, Event, Finish, FinishReason, Request, Sampler, Sampling,
+    generate, prepare,
     saved::{self, Saved},
 };
 use serde::Serialize;
@@ -53,15 +53,13 @@ pub struct Asked<'a> {
 /// Runs it.
 pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
     let options = asked.options;
-    for path in options.save_state.iter().chain(&options.dump_logits).chain(&options.record_trace) {
+    let states = options.save_state.iter().chain(&options.dump_logits);
+    for path in states.chain(&options.record_trace).chain(&options.report) {
         engine::files::check_writable(path)?;
     }
     let sampling = Sampling::asked(asked.temperature, options.top_k, options.top_p, asked.seed);
     let mut sampler = Sampler::new(sampling, 0).map_err(|e| Usage(e.to_string()))?;
     let checkpoint = Checkpoint::open(asked.dir)?;
-    if options.drafts > 0 && checkpoint.family() == Family::KimiK3 {
-        return Err(Usage("--drafts: Kimi K3 has no draft stages".into()).into());
-    }
     let tokenizer = checkpoint.tokenizer()?;
     let mut prompt = prompt_ids(asked, tokenizer.as_ref())?;
     let saved = options.resume.as_deref().map(Saved::open).transpose()?;
@@ -84,6 +82,7 @@ pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
         memory: options.memory.0,
         context,
         sequences: 1,
+        fewer: false,
         work: (prompt.len(), max_tokens),
         chunk: options.chunk,
         record: options.record_trace.is_some(),
