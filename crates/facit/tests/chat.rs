@@ -181,9 +181,11 @@ fn on_a_terminal_a_reply_is_stopped_and_the_talk_goes_on() {
     }
     let dir = kimi_talks_on();
     let facit = env!("CARGO_BIN_EXE_facit");
-    let run = format!("{facit} chat {} --thinking off --threads 1", arg(dir.path()));
+    // `exec`, for a shell that stays between ends by Ctrl-C itself.
+    let run = format!("exec {facit} chat {} --thinking off --threads 1", arg(dir.path()));
     let script = Command::new("timeout")
         .args(["300", "script", "-qec", &run, "/dev/null"])
+        .envs([("SHELL", "/bin/sh"), ("TERM", "xterm")])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn();
@@ -222,5 +224,6 @@ fn on_a_terminal_a_reply_is_stopped_and_the_talk_goes_on() {
     }
     type_in("\x04");
     assert!(!until("nothing more"));
-    assert!(child.wait().unwrap().success());
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{status}: {}", String::from_utf8_lossy(&shown));
 }
