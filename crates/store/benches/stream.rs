@@ -97,7 +97,6 @@ fn token(store: &mut WeightStore, random: &mut Random) {
             experts: Some((l, &chosen)),
             layers: l + 1..LAYERS,
             head: true,
-            again: true,
         });
         drop(store.layer(l).unwrap());
         while !chosen.is_empty() {

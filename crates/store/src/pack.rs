@@ -17,7 +17,9 @@ pub mod codec;
 mod format;
 mod write;
 
-pub use format::{Codec, Run, RunTensor, TRUNK_FILE, Trunk, decode_run};
+pub use format::{
+    Codec, CodedBlock, Run, RunTensor, TRUNK_FILE, Trunk, coded_blocks, decode_blocks, decode_run,
+};
 pub(crate) use write::head_pieces;
 pub use write::{PackProgress, Packed, pack};
 

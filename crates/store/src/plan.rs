@@ -74,8 +74,8 @@ pub struct Wishes {
 pub const PROCESS: u64 = 48 << 20;
 /// Ring slots if nothing else is asked for: one is computed with while the other is read.
 pub const RING: usize = 2;
-/// Compressed layers in flight or waiting to be decoded.
-pub const STAGING: usize = 2;
+/// Pieces of compressed layers in flight, waiting to be decoded, or being decoded.
+pub const STAGING: usize = 4;
 
 /// A named budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

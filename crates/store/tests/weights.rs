@@ -58,7 +58,7 @@ fn token(store: &mut WeightStore, random: &mut Random, head: bool, announce: boo
             }
             if announce && part == 0 {
                 let experts = (spec.experts > 0).then_some((l, &chosen[..]));
-                store.announce(&Upcoming { experts, layers: l + 1..LAYERS, head, again: true });
+                store.announce(&Upcoming { experts, layers: l + 1..LAYERS, head });
             }
         }
         while !chosen.is_empty() {

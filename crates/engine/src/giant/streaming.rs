@@ -38,7 +38,6 @@ impl Streaming {
             head: upcoming.head,
             // The first layers of a step are read while its embeddings are looked up; reading
             // them sooner would charge one step's bytes to another, and the last step's to none.
-            again: false,
         });
     }
 

@@ -55,6 +55,11 @@ impl DirectFile {
         &self.path
     }
 
+    /// For small reads, through the page cache.
+    pub(crate) fn buffered(&self) -> &dyn File {
+        &*self.buffered
+    }
+
     /// Its length in bytes.
     pub fn size(&self) -> Result<u64> {
         self.buffered.size().map_err(|e| Error::io("measure", &self.path, e))

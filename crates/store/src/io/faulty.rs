@@ -35,7 +35,7 @@ pub enum Action {
     Short(usize),
     /// The file seems to end at this byte (reads).
     EndAt(u64),
-    /// One bit of the first byte read is flipped.
+    /// One bit of the byte in the middle of what was read is flipped.
     Flip,
 }
 
@@ -199,7 +199,7 @@ impl File for FaultyFile {
             Some(Action::Flip) => {
                 let n = self.inner.read_at(buf, offset)?;
                 if n > 0 {
-                    buf[0] ^= 0x10;
+                    buf[n / 2] ^= 0x10;
                 }
                 Ok(n)
             }

@@ -105,37 +105,88 @@ pub(super) fn encode_block(raw: &[u8], bf16: bool, out: &mut Vec<u8>) -> u32 {
     raw.len() as u32 | PLAIN
 }
 
-/// Decodes a run stored with [`Codec::Bf16`] into `out` (its whole raw length) on `threads`
-/// threads.
+/// A block as it is stored in a run of [`Codec::Bf16`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodedBlock {
+    /// Place of its code, from the run's first stored byte on.
+    pub from: u64,
+    /// Bytes of its code.
+    pub len: u32,
+    /// The code is the bytes themselves.
+    plain: bool,
+    /// Place of its bytes in the decoded run.
+    pub at: u64,
+    /// How many there are.
+    raw: u32,
+    /// Bytes to the next block's, or to the run's end: those after its own are zero.
+    pub room: u32,
+}
+
+impl CodedBlock {
+    /// Where its code ends.
+    pub fn end(&self) -> u64 {
+        self.from + u64::from(self.len)
+    }
+}
+
+/// Bytes of the table that a run of [`Codec::Bf16`] begins with.
+fn table_bytes(run: &Run) -> usize {
+    4 * blocks(&run.tensors).len()
+}
+
+/// The blocks of a run stored with [`Codec::Bf16`], from its first bytes.
 ///
 /// # Errors
-/// If the stored bytes cannot be what [`super::pack`] wrote.
-pub fn decode_run(run: &Run, stored: &[u8], out: &mut [u8], threads: usize) -> Result<(), String> {
+/// If they cannot be what [`super::pack`] wrote.
+pub fn coded_blocks(run: &Run, stored: &[u8]) -> Result<Vec<CodedBlock>, String> {
     let blocks = blocks(&run.tensors);
     let table = stored.get(..4 * blocks.len()).ok_or("its table is cut off")?;
-    let mut from = table.len();
-    let mut jobs = Vec::with_capacity(blocks.len());
-    let (mut rest, mut at) = (out, 0u64);
-    for (block, entry) in blocks.iter().zip(table.as_chunks::<4>().0) {
+    let mut from = table.len() as u64;
+    let mut coded = Vec::with_capacity(blocks.len());
+    for (i, (block, entry)) in blocks.iter().zip(table.as_chunks::<4>().0).enumerate() {
         let entry = u32::from_le_bytes(*entry);
-        let len = (entry & !PLAIN) as usize;
-        let code = stored.get(from..from + len).ok_or("a block lies past its end")?;
-        from += len;
-        let plain = entry & PLAIN != 0;
-        if plain && len != block.len || !plain && !block.bf16 {
+        let (len, plain) = (entry & !PLAIN, entry & PLAIN != 0);
+        let raw = block.len as u32;
+        if plain && len != raw || !plain && !block.bf16 {
             return Err("a block has the wrong length or kind".to_owned());
         }
         // Tensors do not overlap and are in order, see `Trunk::check`.
-        let (gap, tail) = rest
-            .split_at_mut_checked((block.at - at) as usize)
-            .ok_or("it is longer than its tensors")?;
-        gap.fill(0);
-        let (dest, tail) =
-            tail.split_at_mut_checked(block.len).ok_or("it is shorter than its tensors")?;
-        (rest, at) = (tail, block.at + block.len as u64);
-        jobs.push(std::sync::Mutex::new(Some((code, plain, dest))));
+        let next = blocks.get(i + 1).map_or(run.raw, |next| next.at);
+        let room = (next - block.at) as u32;
+        coded.push(CodedBlock { from, len, plain, at: block.at, raw, room });
+        from += u64::from(len);
+        if from > run.stored {
+            return Err("a block lies past its end".to_owned());
+        }
     }
-    rest.fill(0);
+    Ok(coded)
+}
+
+/// Decodes neighbouring blocks on `threads` threads. `codes` begins with the first one's code,
+/// `out` is the room of all of them.
+///
+/// # Errors
+/// If the stored bytes cannot be what [`super::pack`] wrote.
+pub fn decode_blocks(
+    blocks: &[CodedBlock],
+    codes: &[u8],
+    out: &mut [u8],
+    threads: usize,
+) -> Result<(), String> {
+    let first = blocks.first().map_or(0, |b| b.from);
+    let mut jobs = Vec::with_capacity(blocks.len());
+    let mut rest = out;
+    for block in blocks {
+        let from = (block.from - first) as usize;
+        let code = codes.get(from..from + block.len as usize).ok_or("a block is cut off")?;
+        let (room, tail) =
+            rest.split_at_mut_checked(block.room as usize).ok_or("it is longer than its place")?;
+        let (dest, zeros) =
+            room.split_at_mut_checked(block.raw as usize).ok_or("a block has no room")?;
+        zeros.fill(0);
+        rest = tail;
+        jobs.push(std::sync::Mutex::new(Some((code, block.plain, dest))));
+    }
     let next = AtomicUsize::new(0);
     let corrupt = AtomicBool::new(false);
     let work = || {
@@ -156,6 +207,16 @@ pub fn decode_run(run: &Run, stored: &[u8], out: &mut [u8], threads: usize) -> R
         work();
     });
     if corrupt.into_inner() { Err("a block cannot be decoded".to_owned()) } else { Ok(()) }
+}
+
+/// Decodes a whole run stored with [`Codec::Bf16`] into `out` (its whole raw length) on
+/// `threads` threads.
+///
+/// # Errors
+/// If the stored bytes cannot be what [`super::pack`] wrote.
+pub fn decode_run(run: &Run, stored: &[u8], out: &mut [u8], threads: usize) -> Result<(), String> {
+    let blocks = coded_blocks(run, stored)?;
+    decode_blocks(&blocks, &stored[table_bytes(run)..], out, threads)
 }
 
 /// A packed trunk's index, checked.
@@ -249,6 +310,25 @@ impl Trunk {
     /// Bytes of all runs: in the file, and decoded.
     pub fn bytes(&self) -> (u64, u64) {
         self.runs.iter().fold((0, 0), |(s, r), run| (s + run.stored, r + run.raw))
+    }
+
+    /// Reads where a compressed run's blocks lie.
+    pub(crate) fn coded_blocks(
+        &self,
+        file: &dyn crate::io::File,
+        run: &Run,
+    ) -> Result<Vec<CodedBlock>> {
+        let mut table = vec![0; table_bytes(run)];
+        read_exact_at(file, &mut table, run.offset).map_err(|source| Error::Read {
+            what: run.what.clone(),
+            path: self.path.clone(),
+            offset: run.offset,
+            len: table_bytes(run) as u64,
+            source,
+        })?;
+        coded_blocks(run, &table).map_err(|p| {
+            Error::format(&self.path, format!("{}: {p}: run `facit pack` again", run.what))
+        })
     }
 
     /// Reads and decodes a whole run and compares its digest.

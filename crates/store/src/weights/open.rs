@@ -80,9 +80,10 @@ impl Source {
         let events = files.iter().chain(&trunk_file).find_map(|f| f.event()).into_iter().collect();
         let experts_bytes: u64 = experts.iter().map(LayerExperts::memory).sum();
         let head_bytes: usize = head.iter().map(Vec::len).sum();
+        let pieces_bytes: u64 = units.iter().map(Unit::memory).sum();
         Ok(Source {
             pieces: head_pieces(&layout),
-            index_bytes: index.memory() as u64 + experts_bytes + head_bytes as u64,
+            index_bytes: index.memory() as u64 + experts_bytes + head_bytes as u64 + pieces_bytes,
             layout,
             files,
             units,
@@ -99,6 +100,11 @@ impl Source {
         self.trunk.as_ref()
     }
 
+    /// Whether layers have to be decoded.
+    pub(super) fn compressed(&self) -> bool {
+        self.units.iter().any(Unit::coded)
+    }
+
     /// What the user should hear, once.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
@@ -110,7 +116,7 @@ impl Source {
         let unit = |u: &Unit| UnitShape {
             stored: u.stored,
             buffer: page(u.buffer),
-            staging: if u.coded.is_some() { page(u.gather.len) } else { 0 },
+            staging: page(u.staging()),
         };
         let mut experts = Vec::new();
         for e in self.experts.iter().filter(|e| e.len() > 0) {

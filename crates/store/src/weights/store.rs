@@ -2,14 +2,14 @@
 
 use super::experts::Experts;
 use super::open::Source;
-use super::state::{Inner, Job, ROWS, State, UnitState, read_error};
+use super::state::{Inner, ROWS, State, UnitState, read_error};
 use super::units::{Place, gather};
 use crate::cache::{ExpertId, Policy};
 use crate::direct::{AlignedBuf, Backend, Event, Reader, ReaderStats, Request};
 use crate::plan::Plan;
 use crate::{Error, Result};
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -45,8 +45,6 @@ pub struct Upcoming<'u> {
     pub layers: Range<usize>,
     /// Whether the head will be wanted.
     pub head: bool,
-    /// Whether another step will follow, so that its first layers can be read.
-    pub again: bool,
 }
 
 /// Counts since the store was made.
@@ -182,13 +180,17 @@ impl WeightStore {
             pinned: plan.pinned,
             ring: plan.ring,
             free: buffers(plan.ring, plan.ring_slot, "the ring of layers")?,
+            lent: Vec::new(),
             staging: buffers(plan.staging, plan.staging_slot, "compressed layers")?,
+            checks: Vec::new(),
             order: (0..plan.units).collect(),
+            current: None,
+            listed: vec![false; plan.units],
             experts,
             rows: None,
             stats: StoreStats::default(),
+            stop: false,
         };
-        let (jobs, work) = mpsc::channel::<Job>();
         let mut reader = None;
         let inner = Arc::new_cyclic(|weak: &std::sync::Weak<Inner>| {
             let weak = weak.clone();
@@ -204,7 +206,7 @@ impl WeightStore {
                 handle,
                 state: Mutex::new(state),
                 wake: Condvar::new(),
-                jobs: Mutex::new(Some(jobs)),
+                work: Condvar::new(),
                 threads: options.threads.max(1),
                 verify: options.verify,
             }
@@ -214,7 +216,7 @@ impl WeightStore {
         let worker = Arc::clone(&inner);
         let decoder = std::thread::Builder::new()
             .name("store-decode".to_owned())
-            .spawn(move || work.into_iter().for_each(|job| worker.work(job)))
+            .spawn(move || worker.decode())
             .map_err(|e| Error::io("start a thread for", std::path::Path::new("decoding"), e))?;
         Ok(WeightStore {
             reader,
@@ -230,33 +232,46 @@ impl WeightStore {
     pub fn announce(&mut self, upcoming: &Upcoming<'_>) {
         let layers = self.source.layout.layers.len();
         let pieces = layers..self.source.units.len();
-        let mut st = self.inner.lock();
-        let current = st.order.first().copied();
-        let mut order: Vec<usize> = current.into_iter().collect();
-        order.extend(upcoming.layers.clone().filter(|&l| l < layers && Some(l) != current));
-        match current {
+        let mut guard = self.inner.lock();
+        let st = &mut *guard;
+        // A unit that the host has let go is over: another step begins.
+        if let Some(current) = st.current
+            && !st.held(current)
+        {
+            st.current = None;
+            st.pass(current);
+        }
+        st.order.clear();
+        st.order.extend(st.current);
+        let next = upcoming.layers.clone().filter(|&l| l < layers && Some(l) != st.current);
+        match st.current {
             // In the middle of the head its other pieces follow in any case.
-            Some(c) if c >= layers => order.extend(c + 1..pieces.end),
-            _ if upcoming.head => order.extend(pieces),
-            _ => {}
+            Some(c) if c >= layers => {
+                st.order.extend(c + 1..pieces.end);
+                st.order.extend(next);
+            }
+            _ => {
+                st.order.extend(next);
+                st.order.extend(pieces.filter(|_| upcoming.head));
+            }
         }
-        if upcoming.again {
-            let listed: std::collections::HashSet<usize> = order.iter().copied().collect();
-            order.extend((0..layers).filter(|l| !listed.contains(l)));
-        }
-        st.order = order;
+        st.tidy();
         if let Some((layer, ids)) = upcoming.experts {
-            let st = &mut *st;
             st.experts.want(&self.source, layer as u32, ids, &mut st.stats);
         }
-        self.inner.pump(&mut st);
+        self.inner.pump(st);
     }
 
     /// Waits for a unit.
     fn unit(&mut self, u: usize) -> Result<Layer> {
         let start = Instant::now();
         let mut st = self.inner.lock();
-        match st.order.iter().position(|&o| o == u) {
+        let at = st.order.iter().position(|&o| o == u);
+        for i in 0..at.unwrap_or(st.order.len()) {
+            let passed = st.order[i];
+            st.pass(passed);
+        }
+        match at {
             Some(at) => drop(st.order.drain(..at)),
             // Nothing was announced: in the order of the model, round and round.
             None => {
@@ -264,6 +279,8 @@ impl WeightStore {
                 st.order = (u..units).chain(0..u).collect();
             }
         }
+        st.current = Some(u);
+        st.tidy();
         // Reading ahead failed: now that it is wanted it gets another chance. (Damage does not.)
         if matches!(st.units[u], UnitState::Failed(Error::Read { .. })) {
             st.units[u] = UnitState::Absent;
@@ -280,15 +297,15 @@ impl WeightStore {
                     let UnitState::Failed(error) = failed else { continue };
                     break Err(error);
                 }
-                UnitState::Absent
-                    if !st.units.iter().any(|s| matches!(s, UnitState::Reading(_))) =>
-                {
-                    break Err(Error::Refused(format!(
-                        "{} cannot be read: all slots of the ring are still in use",
-                        self.source.units[u].what
-                    )));
-                }
-                _ => st = self.wait(st),
+                _ => {}
+            }
+            if !st.idle() {
+                st = self.wait(st);
+            } else if !st.make_way(u) {
+                break Err(Error::Refused(format!(
+                    "{} cannot be read: all slots of the ring are still in use",
+                    self.source.units[u].what
+                )));
             }
         };
         st.stats.trunk_wait_ns += start.elapsed().as_nanos() as u64;
@@ -426,7 +443,8 @@ impl WeightStore {
 
 impl Drop for WeightStore {
     fn drop(&mut self) {
-        *self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.inner.lock().stop = true;
+        self.inner.work.notify_all();
         if let Some(decoder) = self.decoder.take() {
             // A panic there has already been reported by its message.
             let _ = decoder.join();

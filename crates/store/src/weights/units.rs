@@ -3,7 +3,7 @@
 use crate::direct::{DirectFile, Window};
 use crate::io::DIRECT_ALIGN;
 use crate::layout::{LayerSpec, Layout, bind};
-use crate::pack::{Codec, Run, Trunk, head_pieces};
+use crate::pack::{Codec, CodedBlock, Run, Trunk, head_pieces};
 use crate::safetensors::{Index, TensorRef, TensorSpec};
 use crate::{Error, Result};
 use std::collections::HashMap;
@@ -54,23 +54,67 @@ pub(super) fn gather(files: &[Arc<DirectFile>], parts: &[(usize, u64, u64)]) -> 
     Ok(Gather { windows, len, places })
 }
 
+/// Stored bytes of a compressed layer that are read as one: small, so that little memory holds
+/// what waits to be decoded; large enough for the disk's full rate.
+const PIECE: u64 = 8 << 20;
+
+/// Neighbouring blocks of a compressed unit.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    pub window: Window,
+    /// Place of the first block's code in the window.
+    pub skip: usize,
+    pub blocks: Vec<CodedBlock>,
+}
+
+impl Piece {
+    /// Bytes of its codes.
+    pub fn stored(&self) -> u64 {
+        self.blocks.iter().map(|b| u64::from(b.len)).sum()
+    }
+
+    /// Where its bytes go in the decoded unit.
+    pub fn room(&self) -> std::ops::Range<usize> {
+        let first = self.blocks.first().map_or(0, |b| b.at as usize);
+        first..first + self.blocks.iter().map(|b| b.room as usize).sum::<usize>()
+    }
+}
+
 /// A layer or a piece of the head.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
     pub what: String,
     pub names: Vec<String>,
-    /// What is read; its places are where tensors end up, unless the unit is coded.
+    /// What is read, and where tensors lie in it; nothing if the unit is compressed.
     pub gather: Gather,
+    /// What is read instead if it is.
+    pub pieces: Vec<Piece>,
     /// Bytes of the weights as stored: what a token costs.
     pub stored: u64,
     /// Bytes of the buffer the tensors are used from.
     pub buffer: usize,
     pub places: Arc<[Place]>,
-    /// How to decode, if the trunk is compressed.
-    pub coded: Option<Arc<Run>>,
 }
 
-/// Row range of each piece of the head, and all units: layers, then these pieces.
+impl Unit {
+    /// Whether it has to be decoded.
+    pub fn coded(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
+    /// Largest buffer that a piece is read into.
+    pub fn staging(&self) -> usize {
+        self.pieces.iter().map(|p| p.window.len).max().unwrap_or(0)
+    }
+
+    /// Memory of what is known about its pieces.
+    pub fn memory(&self) -> u64 {
+        let piece = |p: &Piece| size_of::<Piece>() + size_of_val(p.blocks.as_slice());
+        self.pieces.iter().map(piece).sum::<usize>() as u64
+    }
+}
+
+/// All units: layers, then the pieces of the head.
 pub(super) fn units(
     index: &Index,
     files: &[Arc<DirectFile>],
@@ -115,7 +159,7 @@ pub(super) fn units(
                 buffer: gather.len,
                 places: gather.places.clone().into(),
                 gather,
-                coded: None,
+                pieces: Vec::new(),
             })
         })
         .collect()
@@ -144,17 +188,40 @@ fn packed(
         let at = to_usize(t.at, "a layer")?;
         places.push((at, at + to_usize(t.spec.bytes().unwrap_or(0), "a tensor")?));
     }
-    let gather = gather(std::slice::from_ref(file), &[(0, run.offset, run.stored)])?;
-    let coded = (trunk.codec != Codec::None).then(|| Arc::new(run.clone()));
+    let (pieces, parts) = match trunk.codec {
+        Codec::None => (Vec::new(), vec![(0, run.offset, run.stored)]),
+        Codec::Bf16 => (pieces(trunk, file, run)?, Vec::new()),
+    };
+    let gather = gather(std::slice::from_ref(file), &parts)?;
+    let coded = !pieces.is_empty();
     Ok(Unit {
         what,
         names: specs.iter().map(|s| s.name.clone()).collect(),
-        stored: run.stored,
-        buffer: if coded.is_some() { to_usize(run.raw, "a layer")? } else { gather.len },
+        stored: if coded { pieces.iter().map(Piece::stored).sum() } else { run.stored },
+        buffer: if coded { to_usize(run.raw, "a layer")? } else { gather.len },
         gather,
+        pieces,
         places: places.into(),
-        coded,
     })
+}
+
+/// The pieces of a compressed run.
+fn pieces(trunk: &Trunk, file: &Arc<DirectFile>, run: &Run) -> Result<Vec<Piece>> {
+    let blocks = trunk.coded_blocks(file.buffered(), run)?;
+    let mut pieces = Vec::new();
+    let mut rest = blocks.as_slice();
+    while let Some(first) = rest.first() {
+        let n = rest.iter().take_while(|b| b.end() - first.from <= PIECE).count().max(1);
+        let (blocks, tail) = rest.split_at(n);
+        let (from, end) = (run.offset + first.from, run.offset + blocks[n - 1].end());
+        let offset = from / DIRECT_ALIGN * DIRECT_ALIGN;
+        let need = to_usize(end - offset, "a layer")?;
+        let len = need.next_multiple_of(DIRECT_ALIGN as usize);
+        let window = Window { file: Arc::clone(file), offset, len, need, at: 0 };
+        pieces.push(Piece { window, skip: (from - offset) as usize, blocks: blocks.to_vec() });
+        rest = tail;
+    }
+    Ok(pieces)
 }
 
 /// Where one layer's experts lie.
