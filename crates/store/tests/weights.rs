@@ -114,6 +114,43 @@ fn every_budget_and_form_brings_the_same_bytes() {
     }
 }
 
+/// Catches a store that waits for ever, or brings other bytes, when layers are not used in the
+/// order that was announced: what was read ahead has to make way.
+#[test]
+fn layers_in_any_order_are_the_same_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = write(dir.path());
+    for codec in [None, Some(Codec::Bf16)] {
+        let trunk = codec.map(|c| packed(dir.path(), &index, c));
+        for (ring, pinned) in [(1, 0), (2, 0), (2, 2), (3, 1)] {
+            let source = Source::with_trunk(&Real, &index, layout(), trunk.clone()).unwrap();
+            let plan = planned(&source, wishes(ring, pinned, TOP_K));
+            let largest = index.iter().map(|t| t.len).max().unwrap();
+            assert!(codec.is_none() || plan.staging_slot < largest, "a layer is several pieces");
+            let options = Options { threads: 2, ..Options::default() };
+            let mut store = WeightStore::new(source, &plan, options).unwrap();
+            let mut random = Random(7);
+            let mut held = None;
+            for _ in 0..60 {
+                let l = random.below(LAYERS);
+                if ring == 1 || random.below(3) > 0 {
+                    held = None;
+                }
+                if random.below(2) > 0 {
+                    let from = random.below(LAYERS);
+                    let head = random.below(2) > 0;
+                    store.announce(&Upcoming { experts: None, layers: from..LAYERS, head });
+                }
+                let layer = store.layer(l).unwrap();
+                for (bytes, spec) in layer.tensors().iter().zip(&layout().layers[l].tensors) {
+                    assert!(*bytes == content(spec).as_slice(), "{}", spec.name);
+                }
+                held = held.or(Some(layer));
+            }
+        }
+    }
+}
+
 /// What a plan promises is what is read, to the byte, once all pinned units are in.
 #[test]
 fn bytes_read_are_those_of_the_plan() {

@@ -58,6 +58,13 @@ impl AlignedBuf {
         Ok((0..count).map(buffer).collect())
     }
 
+    /// `len` rounded up so that buffers of this length side by side have no small pages, if they
+    /// are large enough for that to matter.
+    pub fn huge(len: usize) -> usize {
+        let page = if len < HUGE { crate::io::DIRECT_ALIGN as usize } else { HUGE };
+        len.next_multiple_of(page)
+    }
+
     /// Address for the kernel to write to.
     pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
         // SAFETY: start + len is within the map by construction.

@@ -116,7 +116,7 @@ impl Source {
         let unit = |u: &Unit| UnitShape {
             stored: u.stored,
             buffer: page(u.buffer),
-            staging: page(u.staging()),
+            staging: u.staging() as u64,
         };
         let mut experts = Vec::new();
         for e in self.experts.iter().filter(|e| e.len() > 0) {

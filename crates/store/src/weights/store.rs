@@ -168,8 +168,9 @@ impl WeightStore {
         let mut events = source.take_events();
         let source = Arc::new(source);
         let usize = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        let buffers = |n: usize, bytes: u64, what| {
-            (0..n).map(|_| AlignedBuf::new(usize(bytes), what)).collect::<Result<Vec<_>>>()
+        let buffers = |n: usize, bytes: u64, what| match n {
+            0 => Ok(Vec::new()),
+            n => AlignedBuf::many(n, usize(bytes), what),
         };
         let slot = usize(plan.expert_slot);
         let experts =

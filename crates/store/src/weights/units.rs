@@ -1,6 +1,6 @@
 //! What is read as one piece: a layer, a piece of the head, an expert.
 
-use crate::direct::{DirectFile, Window};
+use crate::direct::{AlignedBuf, DirectFile, Window};
 use crate::io::DIRECT_ALIGN;
 use crate::layout::{LayerSpec, Layout, bind};
 use crate::pack::{Codec, CodedBlock, Run, Trunk, head_pieces};
@@ -54,8 +54,9 @@ pub(super) fn gather(files: &[Arc<DirectFile>], parts: &[(usize, u64, u64)]) -> 
     Ok(Gather { windows, len, places })
 }
 
-/// Stored bytes of a compressed layer that are read as one: small, so that little memory holds
-/// what waits to be decoded; large enough for the disk's full rate.
+/// Memory of a piece of a compressed layer that is read as one: small, so that little memory
+/// holds what waits to be decoded; large enough for the disk's full rate. On whole huge pages,
+/// see [`AlignedBuf::huge`].
 const PIECE: u64 = 8 << 20;
 
 /// Neighbouring blocks of a compressed unit.
@@ -104,7 +105,7 @@ impl Unit {
 
     /// Largest buffer that a piece is read into.
     pub fn staging(&self) -> usize {
-        self.pieces.iter().map(|p| p.window.len).max().unwrap_or(0)
+        AlignedBuf::huge(self.pieces.iter().map(|p| p.window.len).max().unwrap_or(0))
     }
 
     /// Memory of what is known about its pieces.
@@ -205,13 +206,17 @@ fn packed(
     })
 }
 
-/// The pieces of a compressed run.
+/// The pieces of a compressed run: in small models smaller ones, so that decoding overlaps with
+/// reading there as well.
 fn pieces(trunk: &Trunk, file: &Arc<DirectFile>, run: &Run) -> Result<Vec<Piece>> {
     let blocks = trunk.coded_blocks(file.buffered(), run)?;
+    let largest = trunk.runs.iter().map(|r| r.stored).max().unwrap_or(0);
+    // A window reaches over both ends to whole blocks of the disk.
+    let most = (largest / 4).min(PIECE - 2 * DIRECT_ALIGN);
     let mut pieces = Vec::new();
     let mut rest = blocks.as_slice();
     while let Some(first) = rest.first() {
-        let n = rest.iter().take_while(|b| b.end() - first.from <= PIECE).count().max(1);
+        let n = rest.iter().take_while(|b| b.end() - first.from <= most).count().max(1);
         let (blocks, tail) = rest.split_at(n);
         let (from, end) = (run.offset + first.from, run.offset + blocks[n - 1].end());
         let offset = from / DIRECT_ALIGN * DIRECT_ALIGN;
