@@ -338,10 +338,15 @@ impl Inner {
         let (u, piece) = (number & ((1 << PIECE_BITS) - 1), number >> PIECE_BITS);
         let unit = &self.source.units[u];
         let failed = done.result.err().map(|f| read_error(failed_tensor(unit, &f), f));
+        // The kernel may have kept the buffer of a failed read; this one is in its place.
+        let lost =
+            done.buf.len() < unit.pieces.get(piece).map_or(unit.gather.len, |p| p.window.len);
         match (&mut st.units[u], failed) {
             (UnitState::Coming(coming), failed) => {
                 coming.flying -= 1;
-                coming.read.push((piece, done.buf));
+                if !lost {
+                    coming.read.push((piece, done.buf));
+                }
                 match failed {
                     Some(e) => st.end(u, End::Failed(e)),
                     None => st.settle(u),
@@ -349,7 +354,7 @@ impl Inner {
             }
             (_, Some(e)) => {
                 st.units[u] = UnitState::Failed(e);
-                if u >= st.pinned {
+                if u >= st.pinned && !lost {
                     st.free.push(done.buf);
                 }
             }
