@@ -95,7 +95,6 @@ impl Code {
         match kind {
             store::Kind::ModelFile => Self::Model,
             store::Kind::Disk => Self::Disk,
-            store::Kind::Mismatch => Self::Mismatch,
             store::Kind::DoesNotFit => Self::DoesNotFit,
             store::Kind::Refused => Self::Usage,
             store::Kind::Network => Self::Network,

@@ -42,6 +42,11 @@ fn sound_models_of_both_families_pass() {
     }
 }
 
+/// A run that reads packed layers.
+fn streamed(dir: &Path) -> common::Ran {
+    facit(&["run", arg(dir), "--ids", "1,2", "-n", "1", "--memory", "52MB"])
+}
+
 /// Catches damage that passes, or that is not named.
 #[test]
 fn damage_is_named() {
@@ -61,7 +66,13 @@ fn damage_is_named() {
         // Packed weights.
         flip(&path.join("trunk.facit"), 3000);
         verify(path).ends(6, &["trunk.facit: layer 0"]);
+        streamed(path).ends(6, &["layer 0"]);
         flip(&path.join("trunk.facit"), 3000);
+        // Where the packed weights of a layer lie.
+        flip(&path.join("trunk.facit"), 1);
+        verify(path).ends(6, &["trunk.facit: layer 0"]);
+        streamed(path).ends(6, &["layer 0"]);
+        flip(&path.join("trunk.facit"), 1);
         // A cut shard and one that is not there.
         let whole = std::fs::read(&first).unwrap();
         std::fs::write(&first, &whole[..whole.len() - 1]).unwrap();
@@ -104,5 +115,9 @@ fn tensors_are_compared_with_the_configuration() {
 fn what_is_no_model_directory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     facit(&["verify-model", arg(&dir.path().join("none"))]).ends(6, &["none"]);
+    let file = dir.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    verify(&file).ends(6, &["file"]);
+    std::fs::remove_file(&file).unwrap();
     verify(dir.path()).ends(6, &["safetensors"]);
 }

@@ -89,16 +89,6 @@ pub enum Error {
     /// A configuration that makes no sense.
     #[error("{0}")]
     Refused(String),
-    /// Data that does not have the digest it should have.
-    #[error("{what}: expected digest {expected}, got {got}")]
-    DigestMismatch {
-        /// What was checked.
-        what: String,
-        /// As recorded.
-        expected: String,
-        /// As computed.
-        got: String,
-    },
 }
 
 /// Coarse kind of an error, for exit codes.
@@ -106,8 +96,6 @@ pub enum Error {
 pub enum Kind {
     /// Wrong use or a refused configuration.
     Refused,
-    /// Bytes differ from what they should be.
-    Mismatch,
     /// Does not fit into memory.
     DoesNotFit,
     /// A model file is missing, incomplete or corrupt.
@@ -127,11 +115,23 @@ impl Error {
         Error::Format { path: path.to_owned(), problem: problem.into() }
     }
 
+    /// Whether something was to be written.
+    fn writes(&self) -> bool {
+        matches!(self, Error::Io { action, .. } if !["open", "read", "measure", "list"].contains(action))
+    }
+
     /// What kind of failure this is.
     pub fn kind(&self) -> Kind {
         match self {
             Error::Io { source, .. } | Error::Read { source, .. } => match source.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => Kind::ModelFile,
+                io::ErrorKind::NotADirectory
+                | io::ErrorKind::IsADirectory
+                | io::ErrorKind::PermissionDenied
+                    if !self.writes() =>
+                {
+                    Kind::ModelFile
+                }
                 _ => Kind::Disk,
             },
             Error::Format { .. } | Error::MissingTensor { .. } | Error::WrongTensor { .. } => {
@@ -140,7 +140,6 @@ impl Error {
             Error::DoesNotFit(_) | Error::Memory { .. } => Kind::DoesNotFit,
             Error::Network { .. } => Kind::Network,
             Error::BufferLength { .. } | Error::Refused(_) => Kind::Refused,
-            Error::DigestMismatch { .. } => Kind::Mismatch,
         }
     }
 }

@@ -57,6 +57,13 @@ pub struct Run {
     pub tensors: Vec<RunTensor>,
 }
 
+impl Run {
+    /// That its bytes have another digest than when it was packed.
+    pub(crate) fn digest_problem(&self, got: Digest) -> String {
+        format!("its digest is {got}, not {}", self.digest)
+    }
+}
+
 /// Places tensors one after another: where each begins and the length of the whole.
 pub(super) fn place(specs: &[TensorSpec]) -> Result<(Vec<RunTensor>, u64)> {
     let mut at = 0u64;
@@ -312,6 +319,11 @@ impl Trunk {
         self.runs.iter().fold((0, 0), |(s, r), run| (s + run.stored, r + run.raw))
     }
 
+    /// A run's bytes are not what was packed.
+    pub(crate) fn damaged(&self, what: &str, problem: &str) -> Error {
+        Error::format(&self.path, format!("{what}: {problem} (damaged: run `facit pack` again)"))
+    }
+
     /// Reads where a compressed run's blocks lie.
     pub(crate) fn coded_blocks(
         &self,
@@ -326,9 +338,7 @@ impl Trunk {
             len: table_bytes(run) as u64,
             source,
         })?;
-        coded_blocks(run, &table).map_err(|p| {
-            Error::format(&self.path, format!("{}: {p}: run `facit pack` again", run.what))
-        })
+        coded_blocks(run, &table).map_err(|p| self.damaged(&run.what, &p))
     }
 
     /// Reads and decodes a whole run and compares its digest.
@@ -350,16 +360,12 @@ impl Trunk {
             Codec::Bf16 => {
                 let (mut raw, m) = memory(run.raw)?;
                 decode_run(run, &stored[..n], &mut raw[..m], threads)
-                    .map_err(|p| Error::format(&self.path, format!("{}: {p}", run.what)))?;
+                    .map_err(|p| self.damaged(&run.what, &p))?;
                 Digest::of(&raw[..m])
             }
         };
         if digest != run.digest {
-            return Err(Error::DigestMismatch {
-                what: format!("{} of {}", run.what, self.path.display()),
-                expected: run.digest.to_string(),
-                got: digest.to_string(),
-            });
+            return Err(self.damaged(&run.what, &run.digest_problem(digest)));
         }
         Ok(())
     }

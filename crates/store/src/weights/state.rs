@@ -5,7 +5,7 @@ use super::open::Source;
 use super::store::StoreStats;
 use super::units::{Place, Unit};
 use crate::direct::{AlignedBuf, Done, Handle, ReadFailure, Request};
-use crate::pack::{Run, decode_blocks};
+use crate::pack::{Run, Trunk, decode_blocks};
 use crate::{Digest, Error};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -413,31 +413,24 @@ impl Inner {
     }
 
     fn work_on(&self, job: &mut Job) -> Result<(), Error> {
-        let trunk = self.source.trunk();
-        let check = |unit: usize, bytes: &[u8]| match trunk.and_then(|t| t.runs.get(unit)) {
-            Some(run) => check_digest(run, bytes),
-            None => Ok(()),
-        };
+        // Only what was packed is checked or decoded.
+        let Some(trunk) = self.source.trunk() else { return Ok(()) };
         match job {
             Job::Check { unit, read } => {
-                let (a, b) =
-                    self.source.units[*unit].gather.places.first().copied().unwrap_or((0, 0));
-                check(*unit, &read[a..b])
+                let place = self.source.units[*unit].gather.places.first();
+                let (a, b) = place.copied().unwrap_or((0, 0));
+                check_digest(trunk, &trunk.runs[*unit], &read[a..b])
             }
-            Job::Decode { unit, piece, read, dest, check: whole, .. } => {
+            Job::Decode { unit, piece, read, dest, check, .. } => {
                 let u = &self.source.units[*unit];
                 let piece = &u.pieces[*piece];
-                decode_blocks(
-                    &piece.blocks,
-                    &read[piece.skip..],
-                    &mut dest[piece.room()],
-                    self.threads,
-                )
-                .map_err(|p| {
-                    let what = format!("{}: {p} (damaged: run `facit pack` again)", u.what);
-                    trunk.map_or(Error::Refused(what.clone()), |t| Error::format(&t.path, what))
-                })?;
-                if *whole { check(*unit, &dest[..u.buffer]) } else { Ok(()) }
+                let out = &mut dest[piece.room()];
+                decode_blocks(&piece.blocks, &read[piece.skip..], out, self.threads)
+                    .map_err(|problem| trunk.damaged(&u.what, &problem))?;
+                match check {
+                    true => check_digest(trunk, &trunk.runs[*unit], &dest[..u.buffer]),
+                    false => Ok(()),
+                }
             }
         }
     }
@@ -477,16 +470,12 @@ fn finish(st: &mut State, job: Job, result: Result<(), Error>) {
     }
 }
 
-fn check_digest(run: &Run, bytes: &[u8]) -> Result<(), Error> {
+fn check_digest(trunk: &Trunk, run: &Run, bytes: &[u8]) -> Result<(), Error> {
     let got = Digest::of(bytes);
     if got == run.digest {
         return Ok(());
     }
-    Err(Error::DigestMismatch {
-        what: format!("{} of the packed trunk (run `facit pack` again)", run.what),
-        expected: run.digest.to_string(),
-        got: got.to_string(),
-    })
+    Err(trunk.damaged(&run.what, &run.digest_problem(got)))
 }
 
 /// The tensor in which a read failed.
