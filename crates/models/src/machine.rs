@@ -35,6 +35,8 @@
 //! This module does no arithmetic and no I/O.
 
 mod layout;
+pub(crate) mod phases;
+pub(crate) mod plain;
 mod round;
 mod snapshot;
 
@@ -399,14 +401,4 @@ pub enum StepError {
         /// How much.
         bytes: usize,
     },
-}
-
-impl StepError {
-    /// What a step answers to anything fed that it does not want now.
-    pub(crate) fn unwanted(step: &impl Step, fed: &Fed<'_>) -> StepError {
-        StepError::Unexpected {
-            wanted: step.want().map_or("nothing", |w| w.kind()).into(),
-            fed: fed.kind().into(),
-        }
-    }
 }

@@ -14,24 +14,15 @@ use super::cx::{Cx, Probe, Rotations, Span};
 use super::layer::{self, Moe, Stream};
 use super::model::DeepSeekV41;
 use super::state::{State, fill_ring};
-use super::step::head_rows;
-use super::weights::{self, LayerView, check, vector};
-use crate::machine::{
-    self, Choice, Chunk, Fed, Logits, Model, Part, Round, StepError, Upcoming, Want,
-};
+use super::weights::{self, LayerView};
+use crate::machine::phases::{Phase, Phases};
+use crate::machine::plain::{check, distinct, embed, head_rows};
+use crate::machine::{self, Choice, Chunk, Logits, Model, Part, Round, StepError};
 use numerics::{Kernels, argmax};
+use std::ops::Range;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Rows,
-    Layer(usize, Part),
-    Experts(usize),
-    Head(usize),
-    Done,
-    Failed,
-}
-
-/// A draft under way; a [`machine::Step`] whose layers are the draft stages.
+/// A draft under way; a [`machine::Step`] whose layers are the draft stages: those
+/// after the backbone's.
 pub struct Draft<'a> {
     model: &'a DeepSeekV41,
     phase: Phase,
@@ -93,14 +84,12 @@ impl DeepSeekV41 {
         }
         let mut tokens = vec![c.dspark.noise_id; c.dspark.block];
         tokens[0] = token;
-        let mut ids: Vec<u64> = tokens.iter().map(|&t| u64::from(t)).collect();
-        ids.sort_unstable();
-        ids.dedup();
+        let ids = distinct(tokens.iter().map(|&t| u64::from(t)).collect());
         let at = state.position;
         let waiting = at - count..at;
         Ok(Draft {
             model: self,
-            phase: Phase::Rows,
+            phase: Phase::Rows(0),
             block_tokens: tokens,
             ids,
             span: [Span { first: 0, len: c.dspark.block, position: at }],
@@ -140,138 +129,6 @@ impl<'a> Draft<'a> {
         &self.confidence
     }
 
-    fn embed(&mut self, rows: &[&[u8]]) -> Result<(), StepError> {
-        let spec = &self.model.layout.tables[0].tensors[0];
-        let (expected, got) = (self.ids.len(), rows.len());
-        if expected != got {
-            return Err(StepError::Count { what: format!("rows of {}", spec.name), expected, got });
-        }
-        if let Some(row) = rows.iter().find(|row| row.len() != spec.row_bytes()) {
-            let (name, expected) = (format!("{} (a row)", spec.name), spec.row_bytes());
-            return Err(StepError::Bytes { name, expected, got: row.len() });
-        }
-        let at = |t: &u32| self.ids.binary_search(&u64::from(*t)).expect("ids are the tokens'");
-        let embedded: Vec<f32> =
-            self.block_tokens.iter().flat_map(|t| vector(spec, rows[at(t)])).collect();
-        let c = &self.model.config;
-        self.stream = Stream::new(&embedded, c.hc_mult, c.dim);
-        self.phase = Phase::Layer(0, Part::Mix);
-        Ok(())
-    }
-
-    fn layer(
-        &mut self,
-        kernels: &Kernels,
-        stage: usize,
-        part: Part,
-        tensors: &[&[u8]],
-    ) -> Result<(), StepError> {
-        let model = self.model;
-        let c = &model.config;
-        let l = c.layers + stage;
-        let w = LayerView::new(&model.prefixes[l], &model.layout.layers[l].tensors, tensors)?;
-        if part == Part::Join {
-            return self.pick(kernels, &w);
-        }
-        let mut cx = Cx {
-            config: c,
-            kernels,
-            regime: model.options.regime,
-            spans: &self.span,
-            layer: l,
-            probe: self.probe.as_deref_mut().map(|p| p as _),
-        };
-        if part == Part::Rest {
-            layer::rest(&mut cx, &w, self.moe.as_mut().expect("the router has spoken"))?;
-            if stage + 1 == c.dspark.stages {
-                self.norm = w.vector("norm.weight");
-            }
-            self.phase = Phase::Experts(stage);
-            return Ok(());
-        }
-        let p = Projections::bind(&w)?;
-        if stage == 0 {
-            let hidden = &self.state.draft.as_ref().expect("checked at the start").hidden;
-            let x = w.linear("main_proj")?.apply(kernels, cx.regime, hidden, self.waiting.len());
-            let x = x.map_err(|_| cx.non_finite("a hidden state of the draft", 0))?;
-            self.main = cx.rms(&x, &w.vector("main_norm.weight"));
-        }
-        let kv = p.key_values(&cx, &self.main, self.waiting.len(), &self.rotations)?;
-        push(&cx, &kv, &mut self.rows[stage])?;
-        let mut window = Vec::new();
-        let ring = &self.state.draft.as_ref().expect("checked at the start").rings[stage];
-        let first = self.state.position.saturating_sub(c.window);
-        (first..self.waiting.start).for_each(|p| ring.unpack(p % c.window, &mut window));
-        (0..self.waiting.len()).for_each(|i| self.rows[stage].unpack(i, &mut window));
-        let block = &self.block;
-        let attention = |cx: &mut Cx<'_>, x: &[f32]| block_attention(cx, &p, x, block, window);
-        let experts = (c.dspark.experts, c.dspark.active);
-        self.moe = Some(layer::mix(&mut cx, &w, &mut self.stream, experts, attention)?);
-        self.phase = Phase::Layer(stage, Part::Rest);
-        Ok(())
-    }
-
-    fn expert(
-        &mut self,
-        kernels: &Kernels,
-        stage: usize,
-        id: u32,
-        tensors: &[&[u8]],
-    ) -> Result<(), StepError> {
-        let model = self.model;
-        let c = &model.config;
-        let mut cx = Cx {
-            config: c,
-            kernels,
-            regime: model.options.regime,
-            spans: &self.span,
-            layer: c.layers + stage,
-            probe: self.probe.as_deref_mut().map(|p| p as _),
-        };
-        let moe = self.moe.as_mut().expect("the router has spoken");
-        if moe.missing.binary_search(&id).is_err() {
-            return Err(StepError::Unexpected {
-                wanted: format!("experts {:?} of draft stage {stage}", moe.missing),
-                fed: format!("expert {id}"),
-            });
-        }
-        let w = weights::expert(&model.layout.layers[c.layers + stage], id, tensors)?;
-        layer::expert(&mut cx, id, &w, moe)?;
-        if !moe.missing.is_empty() {
-            return Ok(());
-        }
-        layer::end(&mut cx, &mut self.stream, moe);
-        self.moe = None;
-        self.phase = Phase::Layer(stage + 1, Part::Mix);
-        if stage + 1 == c.dspark.stages {
-            self.hidden = self.stream.collapse(c.hc_mult, c.dim);
-            self.normed = cx.rms(&self.hidden, &self.norm);
-            cx.check_finite("the draft head's input", &self.normed)?;
-            self.logits = vec![0.0; c.dspark.block * c.vocab];
-            self.phase = Phase::Head(0);
-        }
-        Ok(())
-    }
-
-    fn head(
-        &mut self,
-        kernels: &Kernels,
-        done: usize,
-        tensors: &[&[u8]],
-        rows: &[u8],
-    ) -> Result<(), StepError> {
-        let head = &self.model.layout.head;
-        check("the head", &head.tensors, tensors)?;
-        let n = head_rows(kernels, &head.matrix, rows, done, &self.normed, &mut self.logits)?;
-        self.phase = match done + n {
-            all if all == self.model.config.vocab => {
-                Phase::Layer(self.model.config.dspark.stages - 1, Part::Join)
-            }
-            some => Phase::Head(some),
-        };
-        Ok(())
-    }
-
     /// Picks the tokens one after the other, then lets the rings have the waiting rows.
     fn pick(&mut self, kernels: &Kernels, w: &LayerView<'_>) -> Result<(), StepError> {
         let c = &self.model.config;
@@ -306,22 +163,155 @@ impl<'a> Draft<'a> {
         self.phase = Phase::Done;
         Ok(())
     }
+}
 
-    fn dispatch(&mut self, kernels: &Kernels, fed: &Fed<'_>) -> Result<(), StepError> {
-        match (self.phase, *fed) {
-            (Phase::Rows, Fed::Rows { rows }) => self.embed(rows),
-            (Phase::Layer(s, part), Fed::Layer { tensors }) => {
-                self.layer(kernels, s, part, tensors)
-            }
-            (Phase::Experts(s), Fed::Expert { id, tensors }) => {
-                self.expert(kernels, s, id, tensors)
-            }
-            (Phase::Head(done), Fed::Head { tensors, rows }) => {
-                self.head(kernels, done, tensors, rows)
-            }
-            (Phase::Failed, _) => Err(StepError::Failed),
-            _ => Err(StepError::unwanted(self, fed)),
+impl Phases for Draft<'_> {
+    const RETURNS: bool = true;
+
+    fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    fn set_phase(&mut self, phase: Phase) {
+        self.phase = phase;
+    }
+
+    fn layers(&self) -> Range<usize> {
+        let c = &self.model.config;
+        c.layers..c.layers + c.dspark.stages
+    }
+
+    fn wants_head(&self) -> bool {
+        !matches!(self.phase, Phase::Layer(_, Part::Join))
+    }
+
+    fn ids(&self, _: usize) -> &[u64] {
+        &self.ids
+    }
+
+    fn missing(&self) -> &[u32] {
+        self.moe.as_ref().map_or(&[], |m| &m.missing)
+    }
+
+    /// Logits of each place of the block, `[block, vocab]`, with the token before it counted in.
+    fn computed(&self) -> &[f32] {
+        &self.logits
+    }
+
+    fn rows(&mut self, _: usize, rows: &[&[u8]]) -> Result<(), StepError> {
+        let c = &self.model.config;
+        let table = &self.model.layout.tables[0].tensors[0];
+        let embedded = embed(table, &self.ids, &self.block_tokens, rows)?;
+        self.stream = Stream::new(&embedded, c.hc_mult, c.dim);
+        self.phase = Phase::Layer(c.layers, Part::Mix);
+        Ok(())
+    }
+
+    fn layer(
+        &mut self,
+        kernels: &Kernels,
+        l: usize,
+        part: Part,
+        tensors: &[&[u8]],
+    ) -> Result<(), StepError> {
+        let model = self.model;
+        let c = &model.config;
+        let stage = l - c.layers;
+        let w = LayerView::new(&model.prefixes[l], &model.layout.layers[l].tensors, tensors)?;
+        if part == Part::Join {
+            return self.pick(kernels, &w);
         }
+        let mut cx = Cx {
+            config: c,
+            kernels,
+            regime: model.options.regime,
+            spans: &self.span,
+            layer: l,
+            probe: self.probe.as_deref_mut().map(|p| p as _),
+        };
+        if part == Part::Rest {
+            layer::rest(&mut cx, &w, self.moe.as_mut().expect("the router has spoken"))?;
+            if stage + 1 == c.dspark.stages {
+                self.norm = w.vector("norm.weight");
+            }
+            self.phase = Phase::Experts(l);
+            return Ok(());
+        }
+        let p = Projections::bind(&w)?;
+        if stage == 0 {
+            let hidden = &self.state.draft.as_ref().expect("checked at the start").hidden;
+            let x = w.linear("main_proj")?.apply(kernels, cx.regime, hidden, self.waiting.len());
+            let x = x.map_err(|_| cx.non_finite("a hidden state of the draft", 0))?;
+            self.main = cx.rms(&x, &w.vector("main_norm.weight"));
+        }
+        let kv = p.key_values(&cx, &self.main, self.waiting.len(), &self.rotations)?;
+        push(&cx, &kv, &mut self.rows[stage])?;
+        let mut window = Vec::new();
+        let ring = &self.state.draft.as_ref().expect("checked at the start").rings[stage];
+        let first = self.state.position.saturating_sub(c.window);
+        (first..self.waiting.start).for_each(|p| ring.unpack(p % c.window, &mut window));
+        (0..self.waiting.len()).for_each(|i| self.rows[stage].unpack(i, &mut window));
+        let block = &self.block;
+        let attention = |cx: &mut Cx<'_>, x: &[f32]| block_attention(cx, &p, x, block, window);
+        let experts = (c.dspark.experts, c.dspark.active);
+        self.moe = Some(layer::mix(&mut cx, &w, &mut self.stream, experts, attention)?);
+        self.phase = Phase::Layer(l, Part::Rest);
+        Ok(())
+    }
+
+    fn expert(
+        &mut self,
+        kernels: &Kernels,
+        l: usize,
+        id: u32,
+        tensors: &[&[u8]],
+    ) -> Result<(), StepError> {
+        let model = self.model;
+        let c = &model.config;
+        let mut cx = Cx {
+            config: c,
+            kernels,
+            regime: model.options.regime,
+            spans: &self.span,
+            layer: l,
+            probe: self.probe.as_deref_mut().map(|p| p as _),
+        };
+        let moe = self.moe.as_mut().expect("the router has spoken");
+        let w = weights::expert(&model.layout.layers[l], id, tensors)?;
+        layer::expert(&mut cx, id, &w, moe)?;
+        if !moe.missing.is_empty() {
+            return Ok(());
+        }
+        layer::end(&mut cx, &mut self.stream, moe);
+        self.moe = None;
+        self.phase = Phase::Layer(l + 1, Part::Mix);
+        if l + 1 == c.layers + c.dspark.stages {
+            self.hidden = self.stream.collapse(c.hc_mult, c.dim);
+            self.normed = cx.rms(&self.hidden, &self.norm);
+            cx.check_finite("the draft head's input", &self.normed)?;
+            self.logits = vec![0.0; c.dspark.block * c.vocab];
+            self.phase = Phase::Head(0);
+        }
+        Ok(())
+    }
+
+    fn head(
+        &mut self,
+        kernels: &Kernels,
+        done: usize,
+        tensors: &[&[u8]],
+        rows: &[u8],
+    ) -> Result<(), StepError> {
+        let head = &self.model.layout.head;
+        check(|| "the head".into(), &head.tensors, tensors)?;
+        let n = head_rows(kernels, &head.matrix, rows, done, &self.normed, &mut self.logits)?;
+        self.phase = match done + n {
+            all if all == self.model.config.vocab => {
+                Phase::Layer(self.layers().end - 1, Part::Join)
+            }
+            some => Phase::Head(some),
+        };
+        Ok(())
     }
 }
 
@@ -351,51 +341,6 @@ fn block_attention(
         p.attend(cx.kernels, q, &rows, c, o);
     }
     p.output(cx, o, t, block)
-}
-
-impl machine::Step for Draft<'_> {
-    fn want(&self) -> Option<Want<'_>> {
-        let layers = self.model.config.layers;
-        match self.phase {
-            Phase::Rows => Some(Want::Rows { table: 0, ids: &self.ids }),
-            Phase::Layer(stage, part) => Some(Want::Layer { layer: layers + stage, part }),
-            Phase::Experts(stage) => {
-                Some(Want::Experts { layer: layers + stage, ids: &self.moe.as_ref()?.missing })
-            }
-            Phase::Head(first_row) => Some(Want::Head { first_row }),
-            Phase::Done | Phase::Failed => None,
-        }
-    }
-
-    fn upcoming(&self) -> Upcoming<'_> {
-        let (layers, stages) = (self.model.config.layers, self.model.config.dspark.stages);
-        let (current, begun) = match self.phase {
-            Phase::Rows => (None, 0),
-            Phase::Layer(s, Part::Join) => (Some(s), stages),
-            Phase::Layer(s, _) | Phase::Experts(s) => (Some(s), s + 1),
-            // The last stage's tensors are wanted once more after the head.
-            Phase::Head(_) => (None, stages - 1),
-            Phase::Done | Phase::Failed => (None, stages),
-        };
-        let missing = self.moe.as_ref().map(|m| m.missing.as_slice());
-        let experts = current.map(|s| layers + s).zip(missing.filter(|m| !m.is_empty()));
-        let head = matches!(self.phase, Phase::Rows | Phase::Experts(_))
-            || matches!(self.phase, Phase::Layer(_, part) if part != Part::Join);
-        Upcoming { experts, layers: layers + begun..layers + stages, head }
-    }
-
-    fn feed(&mut self, kernels: &Kernels, fed: Fed<'_>) -> Result<(), StepError> {
-        let result = self.dispatch(kernels, &fed);
-        if result.is_err() {
-            self.phase = Phase::Failed;
-        }
-        result
-    }
-
-    /// Logits of each place of the block, `[block, vocab]`, with the token before it counted in.
-    fn logits(&self) -> &[f32] {
-        if self.phase == Phase::Done { &self.logits } else { &[] }
-    }
 }
 
 /// [`Model::round`] with drafts: verifies all of them in one backbone step, and keeps the positions

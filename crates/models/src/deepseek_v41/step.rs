@@ -8,23 +8,12 @@ use super::engram;
 use super::layer::{self, Moe, Stream};
 use super::model::DeepSeekV41;
 use super::state::{Pending, State};
-use super::weights::{self, LayerView, check, plain_matrix, vector};
-use crate::machine::{self, Chunk, Fed, Logits, Part, StepError, TensorSpec, Upcoming, Want};
+use super::weights::{self, LayerView};
+use crate::machine::phases::{Phase, Phases};
+use crate::machine::plain::{check, check_rows, distinct, embed, head_rows, vector};
+use crate::machine::{Chunk, Logits, Part, StepError};
 use numerics::Kernels;
-
-/// Where a step is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Rows of a table of the layout.
-    Rows(usize),
-    Layer(usize, Part),
-    Experts(usize),
-    /// Rows of the head done so far.
-    Head(usize),
-    /// Everything is computed; a held step waits for its commit here.
-    Done,
-    Failed,
-}
+use std::ops::Range;
 
 /// A step under way.
 pub struct Step<'a> {
@@ -183,27 +172,64 @@ impl<'a> Step<'a> {
         }
     }
 
+    fn check_logits(&self) -> Result<(), StepError> {
+        let Some(i) = self.logits.iter().position(|l| !l.is_finite()) else { return Ok(()) };
+        let vocab = self.model.config.vocab;
+        let row = self.wanted[i / vocab];
+        let span = self.spans.iter().rfind(|s| s.first <= row);
+        let position = span.map_or(row, |s| s.position + row - s.first);
+        Err(StepError::Logit { token: i % vocab, position })
+    }
+
+    /// Everything is computed: only now do the states change.
+    fn end(&mut self) -> Phase {
+        if !self.held {
+            let counts: Vec<usize> = self.spans.iter().map(|s| s.len).collect();
+            self.write(&counts);
+        }
+        self.stream = Stream::default();
+        Phase::Done
+    }
+}
+
+impl Phases for Step<'_> {
+    fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    fn set_phase(&mut self, phase: Phase) {
+        self.phase = phase;
+    }
+
+    fn layers(&self) -> Range<usize> {
+        0..self.model.config.layers
+    }
+
+    fn wants_head(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    fn ids(&self, table: usize) -> &[u64] {
+        &self.ids[table]
+    }
+
+    fn missing(&self) -> &[u32] {
+        self.moe.as_ref().map_or(&[], |m| &m.missing)
+    }
+
+    fn computed(&self) -> &[f32] {
+        &self.logits
+    }
+
     fn rows(&mut self, table: usize, rows: &[&[u8]]) -> Result<(), StepError> {
         let specs = &self.model.layout.tables[table].tensors;
         let ids = &self.ids[table];
-        let expected = ids.len() * specs.len();
-        if rows.len() != expected {
-            let what = format!("rows of {}", specs[0].name);
-            return Err(StepError::Count { what, expected, got: rows.len() });
-        }
-        for (spec, row) in specs.iter().cycle().zip(rows) {
-            let (expected, got) = (spec.row_bytes(), row.len());
-            if expected != got {
-                let name = format!("{} (a row)", spec.name);
-                return Err(StepError::Bytes { name, expected, got });
-            }
-        }
+        check_rows(specs, ids, rows)?;
         let at = |id: u64| ids.binary_search(&id).expect("ids are those of the positions");
         let c = &self.model.config;
         match table.checked_sub(1) {
             None => {
-                let row = |t: &u32| vector(&specs[0], rows[at(u64::from(*t))]);
-                let embedded: Vec<f32> = self.tokens.iter().flat_map(row).collect();
+                let embedded = embed(&specs[0], ids, &self.tokens, rows)?;
                 self.stream = Stream::new(&embedded, c.hc_mult, c.dim);
             }
             Some(layer) => {
@@ -287,12 +313,6 @@ impl<'a> Step<'a> {
             probe: self.probe.as_deref_mut().map(|p| p as _),
         };
         let moe = self.moe.as_mut().expect("the router has spoken");
-        if moe.missing.binary_search(&id).is_err() {
-            return Err(StepError::Unexpected {
-                wanted: format!("experts {:?} of layer {l}", moe.missing),
-                fed: format!("expert {id}"),
-            });
-        }
         let w = weights::expert(&model.layout.layers[l], id, tensors)?;
         layer::expert(&mut cx, id, &w, moe)?;
         if moe.missing.is_empty() {
@@ -307,7 +327,6 @@ impl<'a> Step<'a> {
         Ok(())
     }
 
-    /// Logits for the fed rows of the head.
     fn head(
         &mut self,
         kernels: &Kernels,
@@ -316,7 +335,7 @@ impl<'a> Step<'a> {
         rows: &[u8],
     ) -> Result<(), StepError> {
         let (c, head) = (&self.model.config, &self.model.layout.head);
-        check("the head", &head.tensors, tensors)?;
+        check(|| "the head".into(), &head.tensors, tensors)?;
         if done == 0 {
             let cx = Cx {
                 config: c,
@@ -344,115 +363,6 @@ impl<'a> Step<'a> {
             some => Phase::Head(some),
         };
         Ok(())
-    }
-
-    fn check_logits(&self) -> Result<(), StepError> {
-        let Some(i) = self.logits.iter().position(|l| !l.is_finite()) else { return Ok(()) };
-        let vocab = self.model.config.vocab;
-        let row = self.wanted[i / vocab];
-        let span = self.spans.iter().rfind(|s| s.first <= row);
-        let position = span.map_or(row, |s| s.position + row - s.first);
-        Err(StepError::Logit { token: i % vocab, position })
-    }
-
-    /// Everything is computed: only now do the states change.
-    fn end(&mut self) -> Phase {
-        if !self.held {
-            let counts: Vec<usize> = self.spans.iter().map(|s| s.len).collect();
-            self.write(&counts);
-        }
-        self.stream = Stream::default();
-        Phase::Done
-    }
-
-    fn dispatch(&mut self, kernels: &Kernels, fed: &Fed<'_>) -> Result<(), StepError> {
-        match (self.phase, *fed) {
-            (Phase::Rows(table), Fed::Rows { rows }) => self.rows(table, rows),
-            (Phase::Layer(l, part), Fed::Layer { tensors }) => {
-                self.layer(kernels, l, part, tensors)
-            }
-            (Phase::Experts(l), Fed::Expert { id, tensors }) => {
-                self.expert(kernels, l, id, tensors)
-            }
-            (Phase::Head(done), Fed::Head { tensors, rows }) => {
-                self.head(kernels, done, tensors, rows)
-            }
-            (Phase::Failed, _) => Err(StepError::Failed),
-            _ => Err(StepError::unwanted(self, fed)),
-        }
-    }
-}
-
-/// Distinct values, ascending.
-fn distinct(mut ids: Vec<u64>) -> Vec<u64> {
-    ids.sort_unstable();
-    ids.dedup();
-    ids
-}
-
-/// Multiplies the fed rows of the head (row `done` on) with `x` (`[n, dim]`) into `logits`
-/// (`[n, vocab]`); returns how many rows there were. Logits are f32, never rounded to bf16.
-pub(super) fn head_rows(
-    kernels: &Kernels,
-    spec: &TensorSpec,
-    rows: &[u8],
-    done: usize,
-    x: &[f32],
-    logits: &mut [f32],
-) -> Result<usize, StepError> {
-    let (vocab, bytes) = (spec.shape[0], spec.row_bytes());
-    let n = rows.len() / bytes;
-    if n == 0 || n > vocab - done || !rows.len().is_multiple_of(bytes) {
-        let (name, expected) = (spec.name.clone(), (vocab - done) * bytes);
-        return Err(StepError::Bytes { name, expected, got: rows.len() });
-    }
-    let spec = TensorSpec { shape: vec![n, spec.shape[1]], ..spec.clone() };
-    let positions = logits.len() / vocab;
-    let mut part = vec![0.0; positions * n];
-    kernels.matmul(&plain_matrix(&spec, rows), x, positions, &mut part);
-    for (all, part) in logits.chunks_exact_mut(vocab).zip(part.chunks_exact(n)) {
-        all[done..done + n].copy_from_slice(part);
-    }
-    Ok(n)
-}
-
-impl machine::Step for Step<'_> {
-    fn want(&self) -> Option<Want<'_>> {
-        match self.phase {
-            Phase::Rows(table) => Some(Want::Rows { table, ids: &self.ids[table] }),
-            Phase::Layer(layer, part) => Some(Want::Layer { layer, part }),
-            Phase::Experts(layer) => {
-                Some(Want::Experts { layer, ids: &self.moe.as_ref()?.missing })
-            }
-            Phase::Head(first_row) => Some(Want::Head { first_row }),
-            Phase::Done | Phase::Failed => None,
-        }
-    }
-
-    fn upcoming(&self) -> Upcoming<'_> {
-        let layers = self.model.config.layers;
-        let (current, begun) = match self.phase {
-            Phase::Rows(_) => (None, 0),
-            Phase::Layer(l, _) | Phase::Experts(l) => (Some(l), l + 1),
-            Phase::Head(_) | Phase::Done | Phase::Failed => (None, layers),
-        };
-        let missing = self.moe.as_ref().map(|m| m.missing.as_slice());
-        let experts = current.zip(missing.filter(|m| !m.is_empty()));
-        let head = !self.wanted.is_empty()
-            && matches!(self.phase, Phase::Rows(_) | Phase::Layer(..) | Phase::Experts(_));
-        Upcoming { experts, layers: begun..layers, head }
-    }
-
-    fn feed(&mut self, kernels: &Kernels, fed: Fed<'_>) -> Result<(), StepError> {
-        let result = self.dispatch(kernels, &fed);
-        if result.is_err() {
-            self.phase = Phase::Failed;
-        }
-        result
-    }
-
-    fn logits(&self) -> &[f32] {
-        if self.phase == Phase::Done { &self.logits } else { &[] }
     }
 }
 

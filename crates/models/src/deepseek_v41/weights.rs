@@ -5,8 +5,9 @@ use super::hc::HcWeights;
 use super::linear::Linear;
 use super::moe::Expert;
 use super::tensors::SCALE_BLOCK;
+use crate::machine::plain::{check, matrix, vector};
 use crate::machine::{DType, LayerSpec, StepError, TensorSpec};
-use numerics::{Error, Matrix, NanScale, Weights, bf16, e8m0};
+use numerics::{Error, Matrix, NanScale, Weights, e8m0};
 
 /// The tensors of one layer, in the order of its specs.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +24,7 @@ impl<'a> LayerView<'a> {
         specs: &'a [TensorSpec],
         tensors: &'a [&'a [u8]],
     ) -> Result<Self, StepError> {
-        check(prefix, specs, tensors)?;
+        check(|| prefix.trim_end_matches('.').into(), specs, tensors)?;
         Ok(LayerView { prefix, specs, tensors })
     }
 
@@ -43,7 +44,7 @@ impl<'a> LayerView<'a> {
     /// An unquantised matrix whose results stay f32.
     pub fn matrix(&self, name: &str) -> Matrix<'a> {
         let (spec, bytes) = self.find(name);
-        plain_matrix(spec, bytes)
+        matrix(spec, bytes)
     }
 
     /// A matrix with bf16 results: `name.weight`, and `name.scale` if it is fp8.
@@ -53,7 +54,7 @@ impl<'a> LayerView<'a> {
     pub fn linear(&self, name: &str) -> Result<Linear<'a>, StepError> {
         let (spec, bytes) = self.find(&format!("{name}.weight"));
         if spec.dtype != DType::F8E4M3 {
-            return Ok(Linear { matrix: plain_matrix(spec, bytes), quantised: false });
+            return Ok(Linear { matrix: matrix(spec, bytes), quantised: false });
         }
         let (scale, scales) = self.find(&format!("{name}.scale"));
         let weights =
@@ -105,21 +106,6 @@ pub fn expert<'a>(
     Ok(Expert { w1: part(0)?, w3: part(1)?, w2: part(2)? })
 }
 
-/// Compares number and sizes of tensors with the layout.
-pub fn check(what: &str, specs: &[TensorSpec], tensors: &[&[u8]]) -> Result<(), StepError> {
-    if specs.len() != tensors.len() {
-        let (expected, got) = (specs.len(), tensors.len());
-        return Err(StepError::Count { what: what.trim_end_matches('.').into(), expected, got });
-    }
-    for (spec, bytes) in specs.iter().zip(tensors) {
-        if bytes.len() != spec.bytes() {
-            let (name, expected) = (spec.name.clone(), spec.bytes());
-            return Err(StepError::Bytes { name, expected, got: bytes.len() });
-        }
-    }
-    Ok(())
-}
-
 fn quantised_matrix<'a>(
     rows: usize,
     cols: usize,
@@ -130,32 +116,6 @@ fn quantised_matrix<'a>(
         Error::NanScale { index } => StepError::NanScale { name: scale.to_owned(), index },
         other => unreachable!("{scale}: sizes were checked: {other}"),
     })
-}
-
-/// An F32 or BF16 matrix of checked size.
-pub fn plain_matrix<'a>(spec: &TensorSpec, bytes: &'a [u8]) -> Matrix<'a> {
-    let weights = match spec.dtype {
-        DType::F32 => Weights::F32(bytes),
-        DType::Bf16 => Weights::Bf16(bytes),
-        other => unreachable!("{}: the layout has no plain matrix of {other}", spec.name),
-    };
-    Matrix::new(spec.shape[0], spec.shape[1], weights).expect("size and shape were checked")
-}
-
-/// An F32 or BF16 tensor widened exactly.
-pub fn vector(spec: &TensorSpec, bytes: &[u8]) -> Vec<f32> {
-    match spec.dtype {
-        DType::F32 => {
-            let values = bytes.chunks_exact(4);
-            values.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-        }
-        DType::Bf16 => {
-            let mut out = vec![0.0; bytes.len() / 2];
-            bf16::widen_all(bytes, &mut out);
-            out
-        }
-        other => unreachable!("{}: the layout has no vector of {other}", spec.name),
-    }
 }
 
 /// Dequantises one engram row: `codes` e4m3, `scales` e8m0 for every 32. Exact in bf16.

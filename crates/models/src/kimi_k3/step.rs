@@ -5,22 +5,13 @@ use super::config::Config;
 use super::layer::{self, Batch, Span, Stream};
 use super::moe::Moe;
 use super::state::{LayerState, State, recurrence_inputs};
-use super::weights::{Expert, Weights, check, matrix, vector};
+use super::weights::{Expert, Weights};
 use super::{KimiK3, mla};
-use crate::machine::{self, Chunk, Fed, Logits, Part, StepError, Upcoming, Want};
+use crate::machine::phases::{Phase, Phases};
+use crate::machine::plain::{check, distinct, embed, head_rows, vector};
+use crate::machine::{Chunk, Logits, Part, StepError};
 use numerics::Kernels;
-
-/// Where a step is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Rows,
-    Layer(usize, Part),
-    Experts(usize),
-    /// Rows of the head done so far.
-    Head(usize),
-    Done,
-    Failed,
-}
+use std::ops::Range;
 
 /// A step under way.
 #[derive(Debug)]
@@ -54,7 +45,7 @@ impl<'a> Step<'a> {
         }
         let mut step = Step {
             model,
-            phase: Phase::Rows,
+            phase: Phase::Rows(0),
             states: Vec::new(),
             spans: Vec::new(),
             live: Vec::new(),
@@ -70,9 +61,7 @@ impl<'a> Step<'a> {
             step.add(chunk)?;
         }
         step.live = step.spans.clone();
-        step.ids = step.tokens.iter().map(|&id| u64::from(id)).collect();
-        step.ids.sort_unstable();
-        step.ids.dedup();
+        step.ids = distinct(step.tokens.iter().map(|&id| u64::from(id)).collect());
         Ok(step)
     }
 
@@ -108,29 +97,96 @@ impl<'a> Step<'a> {
         Ok(())
     }
 
-    /// Embeds every position from the fed rows of the distinct ids.
-    fn embed(&mut self, rows: &[&[u8]]) -> Result<(), StepError> {
+    /// After the last attention nothing but logits depends on a row: the others are dropped.
+    fn keep_wanted(&mut self) {
+        self.stream.select(&self.wanted, self.model.config.hidden);
+        let alone =
+            |(first, &row): (usize, &usize)| Span { first, len: 1, position: self.position(row) };
+        self.live = self.wanted.iter().enumerate().map(alone).collect();
+    }
+
+    /// The position in its sequence of a row of the step.
+    fn position(&self, row: usize) -> usize {
+        let span = self.spans.iter().rfind(|s| s.first <= row);
+        span.map_or(row, |s| s.position + row - s.first)
+    }
+
+    fn after_layer(&mut self, l: usize) {
+        self.phase = match l + 1 {
+            next if next < self.model.config.layers => Phase::Layer(next, Part::Mix),
+            _ => Phase::Head(0),
+        };
+    }
+
+    /// The final aggregation, when the head's small tensors come.
+    fn normalise(&mut self, kernels: &Kernels, tensors: &[&[u8]]) -> Result<(), StepError> {
+        let c = &self.model.config;
+        let b = Batch { config: c, kernels, spans: &self.live };
+        let part = |i: usize| vector(&self.model.layout.head.tensors[i], tensors[i]);
+        let h = self.stream.attn_res(&b, &part(0), &part(1));
+        b.check_finite(c.layers, "the final aggregation", &h)?;
+        self.normed = super::ops::rms_rows(kernels, &h, &part(2), c.rms_eps);
+        self.logits = vec![0.0; self.wanted.len() * c.vocab];
+        Ok(())
+    }
+
+    fn check_logits(&self) -> Result<(), StepError> {
+        match self.logits.iter().position(|l| !l.is_finite()) {
+            None => Ok(()),
+            Some(i) => {
+                let vocab = self.model.config.vocab;
+                let position = self.position(self.wanted[i / vocab]);
+                Err(StepError::Logit { token: i % vocab, position })
+            }
+        }
+    }
+
+    /// Everything is computed: only now do the states change.
+    fn end(&mut self, kernels: &Kernels) -> Phase {
+        for (state, span) in self.states.iter_mut().zip(&self.spans) {
+            state.commit(&self.model.config, kernels, span.len);
+        }
+        self.stream = Stream::default();
+        Phase::Done
+    }
+}
+
+impl Phases for Step<'_> {
+    fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    fn set_phase(&mut self, phase: Phase) {
+        self.phase = phase;
+    }
+
+    fn layers(&self) -> Range<usize> {
+        0..self.model.config.layers
+    }
+
+    fn wants_head(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    fn ids(&self, _: usize) -> &[u64] {
+        &self.ids
+    }
+
+    fn missing(&self) -> &[u32] {
+        self.moe.as_ref().map_or(&[], |m| &m.missing)
+    }
+
+    fn computed(&self) -> &[f32] {
+        &self.logits
+    }
+
+    fn rows(&mut self, _: usize, rows: &[&[u8]]) -> Result<(), StepError> {
         let table = &self.model.layout.tables[0].tensors[0];
-        if rows.len() != self.ids.len() {
-            let what = format!("rows of {}", table.name);
-            return Err(StepError::Count { what, expected: self.ids.len(), got: rows.len() });
-        }
-        let bytes = table.row_bytes();
-        if let Some(row) = rows.iter().find(|row| row.len() != bytes) {
-            let name = format!("{} (a row)", table.name);
-            return Err(StepError::Bytes { name, expected: bytes, got: row.len() });
-        }
-        let mut h = Vec::with_capacity(self.tokens.len() * self.model.config.hidden);
-        for &token in &self.tokens {
-            let i = self.ids.binary_search(&u64::from(token)).expect("ids are the tokens'");
-            h.extend(vector(table, rows[i]));
-        }
-        self.stream = Stream::new(h);
+        self.stream = Stream::new(embed(table, &self.ids, &self.tokens, rows)?);
         self.phase = Phase::Layer(0, Part::Mix);
         Ok(())
     }
 
-    /// Computes one part of a layer.
     fn layer(
         &mut self,
         kernels: &Kernels,
@@ -175,20 +231,6 @@ impl<'a> Step<'a> {
         Ok(())
     }
 
-    /// After the last attention nothing but logits depends on a row: the others are dropped.
-    fn keep_wanted(&mut self) {
-        self.stream.select(&self.wanted, self.model.config.hidden);
-        let alone =
-            |(first, &row): (usize, &usize)| Span { first, len: 1, position: self.position(row) };
-        self.live = self.wanted.iter().enumerate().map(alone).collect();
-    }
-
-    /// The position in its sequence of a row of the step.
-    fn position(&self, row: usize) -> usize {
-        let span = self.spans.iter().rfind(|s| s.first <= row);
-        span.map_or(row, |s| s.position + row - s.first)
-    }
-
     fn expert(
         &mut self,
         kernels: &Kernels,
@@ -198,12 +240,6 @@ impl<'a> Step<'a> {
     ) -> Result<(), StepError> {
         let b = Batch { config: &self.model.config, kernels, spans: &self.live };
         let moe = self.moe.as_mut().expect("the router has spoken");
-        if moe.missing.binary_search(&id).is_err() {
-            return Err(StepError::Unexpected {
-                wanted: format!("experts {:?} of layer {l}", moe.missing),
-                fed: format!("expert {id}"),
-            });
-        }
         moe.expert(&b, id, &Expert::new(b.config, &self.model.layout.layers[l], id, tensors)?);
         if moe.missing.is_empty() {
             self.phase = Phase::Layer(l, Part::Join);
@@ -211,26 +247,6 @@ impl<'a> Step<'a> {
         Ok(())
     }
 
-    fn after_layer(&mut self, l: usize) {
-        self.phase = match l + 1 {
-            next if next < self.model.config.layers => Phase::Layer(next, Part::Mix),
-            _ => Phase::Head(0),
-        };
-    }
-
-    /// The final aggregation, when the head's small tensors come.
-    fn normalise(&mut self, kernels: &Kernels, tensors: &[&[u8]]) -> Result<(), StepError> {
-        let c = &self.model.config;
-        let b = Batch { config: c, kernels, spans: &self.live };
-        let part = |i: usize| vector(&self.model.layout.head.tensors[i], tensors[i]);
-        let h = self.stream.attn_res(&b, &part(0), &part(1));
-        b.check_finite(c.layers, "the final aggregation", &h)?;
-        self.normed = super::ops::rms_rows(kernels, &h, &part(2), c.rms_eps);
-        self.logits = vec![0.0; self.wanted.len() * c.vocab];
-        Ok(())
-    }
-
-    /// Logits for the fed rows of the head.
     fn head(
         &mut self,
         kernels: &Kernels,
@@ -240,106 +256,18 @@ impl<'a> Step<'a> {
     ) -> Result<(), StepError> {
         let head = &self.model.layout.head;
         check(|| "the head".into(), &head.tensors, tensors)?;
-        let (vocab, bytes) = (head.matrix.shape[0], head.matrix.row_bytes());
-        let n = rows.len() / bytes;
-        if n == 0 || n > vocab - done || !rows.len().is_multiple_of(bytes) {
-            let (name, expected) = (head.matrix.name.clone(), (vocab - done) * bytes);
-            return Err(StepError::Bytes { name, expected, got: rows.len() });
-        }
         if done == 0 {
             self.normalise(kernels, tensors)?;
         }
-        let spec =
-            machine::TensorSpec { shape: vec![n, head.matrix.shape[1]], ..head.matrix.clone() };
-        let part = super::ops::project(kernels, &matrix(&spec, rows), &self.normed);
-        for (all, part) in self.logits.chunks_exact_mut(vocab).zip(part.chunks_exact(n)) {
-            all[done..done + n].copy_from_slice(part);
-        }
+        let n = head_rows(kernels, &head.matrix, rows, done, &self.normed, &mut self.logits)?;
         self.phase = match done + n {
-            all if all == vocab => {
+            all if all == head.matrix.shape[0] => {
                 self.check_logits()?;
                 self.end(kernels)
             }
             some => Phase::Head(some),
         };
         Ok(())
-    }
-
-    fn check_logits(&self) -> Result<(), StepError> {
-        match self.logits.iter().position(|l| !l.is_finite()) {
-            None => Ok(()),
-            Some(i) => {
-                let vocab = self.model.config.vocab;
-                let position = self.position(self.wanted[i / vocab]);
-                Err(StepError::Logit { token: i % vocab, position })
-            }
-        }
-    }
-
-    /// Everything is computed: only now do the states change.
-    fn end(&mut self, kernels: &Kernels) -> Phase {
-        for (state, span) in self.states.iter_mut().zip(&self.spans) {
-            state.commit(&self.model.config, kernels, span.len);
-        }
-        self.stream = Stream::default();
-        Phase::Done
-    }
-
-    fn dispatch(&mut self, kernels: &Kernels, fed: &Fed<'_>) -> Result<(), StepError> {
-        match (self.phase, *fed) {
-            (Phase::Rows, Fed::Rows { rows }) => self.embed(rows),
-            (Phase::Layer(l, part), Fed::Layer { tensors }) => {
-                self.layer(kernels, l, part, tensors)
-            }
-            (Phase::Experts(l), Fed::Expert { id, tensors }) => {
-                self.expert(kernels, l, id, tensors)
-            }
-            (Phase::Head(done), Fed::Head { tensors, rows }) => {
-                self.head(kernels, done, tensors, rows)
-            }
-            (Phase::Failed, _) => Err(StepError::Failed),
-            _ => Err(StepError::unwanted(self, fed)),
-        }
-    }
-}
-
-impl machine::Step for Step<'_> {
-    fn want(&self) -> Option<Want<'_>> {
-        match self.phase {
-            Phase::Rows => Some(Want::Rows { table: 0, ids: &self.ids }),
-            Phase::Layer(layer, part) => Some(Want::Layer { layer, part }),
-            Phase::Experts(layer) => {
-                Some(Want::Experts { layer, ids: &self.moe.as_ref()?.missing })
-            }
-            Phase::Head(first_row) => Some(Want::Head { first_row }),
-            Phase::Done | Phase::Failed => None,
-        }
-    }
-
-    fn upcoming(&self) -> Upcoming<'_> {
-        let layers = self.model.config.layers;
-        let (current, begun) = match self.phase {
-            Phase::Rows => (None, 0),
-            Phase::Layer(l, _) | Phase::Experts(l) => (Some(l), l + 1),
-            Phase::Head(_) | Phase::Done | Phase::Failed => (None, layers),
-        };
-        let missing = self.moe.as_ref().map(|m| m.missing.as_slice());
-        let experts = current.zip(missing.filter(|m| !m.is_empty()));
-        let head = !self.wanted.is_empty()
-            && matches!(self.phase, Phase::Rows | Phase::Layer(..) | Phase::Experts(_));
-        Upcoming { experts, layers: begun..layers, head }
-    }
-
-    fn feed(&mut self, kernels: &Kernels, fed: Fed<'_>) -> Result<(), StepError> {
-        let result = self.dispatch(kernels, &fed);
-        if result.is_err() {
-            self.phase = Phase::Failed;
-        }
-        result
-    }
-
-    fn logits(&self) -> &[f32] {
-        if self.phase == Phase::Done { &self.logits } else { &[] }
     }
 }
 

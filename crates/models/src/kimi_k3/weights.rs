@@ -2,8 +2,9 @@
 //! packed and vectors are widened.
 
 use super::config::Config;
-use crate::machine::{DType, LayerSpec, StepError, TensorSpec};
-use numerics::{Matrix, NanScale, Weights as Stored, bf16};
+use crate::machine::plain::{check, matrix, vector};
+use crate::machine::{LayerSpec, StepError, TensorSpec};
+use numerics::{Matrix, NanScale, Weights as Stored};
 
 /// The tensors of one layer.
 pub struct Weights<'a> {
@@ -39,52 +40,6 @@ impl<'a> Weights<'a> {
     pub fn vector(&self, key: &str) -> Vec<f32> {
         let (spec, bytes) = self.find(key);
         vector(spec, bytes)
-    }
-}
-
-/// Compares number and sizes of tensors with the layout.
-pub fn check(
-    what: impl FnOnce() -> String,
-    specs: &[TensorSpec],
-    tensors: &[&[u8]],
-) -> Result<(), StepError> {
-    if specs.len() != tensors.len() {
-        let (expected, got) = (specs.len(), tensors.len());
-        return Err(StepError::Count { what: what(), expected, got });
-    }
-    for (spec, bytes) in specs.iter().zip(tensors) {
-        if bytes.len() != spec.bytes() {
-            let (name, expected) = (spec.name.clone(), spec.bytes());
-            return Err(StepError::Bytes { name, expected, got: bytes.len() });
-        }
-    }
-    Ok(())
-}
-
-/// A plain matrix of checked size: the first dimension is rows, the rest columns.
-pub fn matrix<'a>(spec: &TensorSpec, bytes: &'a [u8]) -> Matrix<'a> {
-    let rows = spec.shape[0];
-    let cols = spec.shape[1..].iter().product();
-    let weights = match spec.dtype {
-        DType::F32 => Stored::F32(bytes),
-        DType::Bf16 => Stored::Bf16(bytes),
-        other => unreachable!("{}: bind admits no matrix of {other}", spec.name),
-    };
-    Matrix::new(rows, cols, weights).expect("size and shape were checked")
-}
-
-/// A vector of checked size, widened exactly.
-pub fn vector(spec: &TensorSpec, bytes: &[u8]) -> Vec<f32> {
-    match spec.dtype {
-        DType::F32 => {
-            bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-        }
-        DType::Bf16 => {
-            let mut out = vec![0.0; bytes.len() / 2];
-            bf16::widen_all(bytes, &mut out);
-            out
-        }
-        other => unreachable!("{}: bind admits no vector of {other}", spec.name),
     }
 }
 
