@@ -1,5 +1,5 @@
 //! The engram token map: ids whose text looks the same to the model's hash tables share a compressed id.
-//! Source: spec/deepseek-v41.md, section 1.5. The hashes themselves are the model's.
+//! Source: the released `inference/engram.py`. The hashes themselves are the model's.
 
 use crate::class;
 use crate::error::Error;

@@ -14,9 +14,9 @@ const K3_MAX_RUN: usize = 25_000;
 /// Which pre-tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Splitter {
-    /// Kimi K3 (spec: kimi-k3, section 4).
+    /// Kimi K3 (the pattern of its released tokenizer code).
     KimiK3,
-    /// DeepSeek's chain of three splits (spec: deepseek-v41, section 2).
+    /// DeepSeek's chain of three splits (`pre_tokenizer` of its `tokenizer.json`).
     Deepseek,
 }
 

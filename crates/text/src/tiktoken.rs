@@ -1,5 +1,5 @@
 //! Reads Kimi K3's tokenizer files: `tiktoken.model` (a line `base64(bytes) rank` a token) and the
-//! `added_tokens_decoder` of `tokenizer_config.json`. Source: spec/kimi-k3.md, section 4.
+//! `added_tokens_decoder` of `tokenizer_config.json`, as released with the model.
 
 use crate::bpe::{Bpe, Merge, key};
 use crate::error::Error;

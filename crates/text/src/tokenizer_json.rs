@@ -1,5 +1,5 @@
 //! Reads DeepSeek's `tokenizer.json` (the Hugging Face format): byte-level BPE behind DeepSeek's chain of
-//! splits. Any other pipeline is refused by name. Source: spec/deepseek-v41.md, section 2.
+//! splits. Any other pipeline is refused by name. Source: the released `tokenizer.json` itself.
 
 use crate::bpe::{Bpe, Merge, Scratch, key};
 use crate::error::Error;

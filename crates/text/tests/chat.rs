@@ -81,7 +81,7 @@ fn k3_renders_our_own_cases() {
     assert!(cases.as_object().unwrap().len() >= 7);
 }
 
-/// Ids of the released model (spec/kimi-k3.md, section 4). Its vocabulary is not here, so the ids of the
+/// Ids of the released model, by its own tokenizer. Its vocabulary is not here, so the ids of the
 /// pieces are given; a piece cut, joined or placed otherwise is not in the table or gives other ids.
 #[test]
 fn k3_known_ids_of_a_chat_without_thinking() {

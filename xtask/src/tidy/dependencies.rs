@@ -5,7 +5,7 @@ use crate::shell;
 use anyhow::{Context, Result};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-/// What each crate may depend on inside the workspace (DESIGN: a crate per property).
+/// What each crate may depend on inside the workspace; an edge that is not here is refused.
 /// Dev-dependencies are free, except that nothing ships `testkit`.
 const EDGES: &[(&str, &[&str])] = &[
     ("facit-fixed", &[]),

@@ -1,4 +1,4 @@
-//! DeepSeek-V4.1's chat format: requests to pieces. Source: spec/deepseek-v41.md, section 2.
+//! DeepSeek-V4.1's chat format: requests to pieces. Source: the released `encoding.py`.
 //!
 //! The original renders one string and tokenizes it, control tokens and all. Here neighbouring text is
 //! joined (so the ids agree), and only what the format itself writes becomes control tokens.

@@ -1,5 +1,6 @@
 //! The grammar of DeepSeek-V4.1's replies: reasoning to `</think>`, content to a block of calls or the end.
-//! Only control ids count as markers; text that spells one is text. Source: spec/deepseek-v41.md, section 2.
+//! Only control ids count as markers; text that spells one is text. Source: the released
+//! `encoding.py`.
 
 use super::ToolCall;
 use super::deepseek::{DSML, EOS, THINK_END};

@@ -1,4 +1,4 @@
-//! Kimi K3's chat format, XTML: requests to pieces. Source: spec/kimi-k3.md, section 4.
+//! Kimi K3's chat format, XTML: requests to pieces. Source: the released model's chat encoder.
 //!
 //! The official encoder encodes every attribute, quote and content by itself; the pieces follow its cuts,
 //! since merging neighbours would change ids.

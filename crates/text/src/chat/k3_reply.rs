@@ -1,5 +1,5 @@
 //! The grammar of Kimi K3's replies: channels `think`, `response` and `tools`, tag by tag. Only control
-//! ids make tags; text that spells one is text. Source: spec/kimi-k3.md, section 4.
+//! ids make tags; text that spells one is text. Source: the released model's chat encoder.
 
 use super::ToolCall;
 use super::k3::{CLOSE, END, OPEN, SEP};
