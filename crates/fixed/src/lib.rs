@@ -3,8 +3,9 @@
 //! A run lives in one flat buffer, the *state*, and advances in *turns*. A turn reads section zero
 //! of the weights and at most two matrix sections, does as much as fits its allowance of compute
 //! units, and leaves the state where any other target (native, WebAssembly, the Solana VM) can
-//! continue. There is no float, clock, allocation or input/output here; `convert` (feature `std`)
-//! is the only code with floats.
+//! continue. Without the feature `std` there is no float, clock, allocation or input/output
+//! here. With it come `convert`, the only code with floats; `run`, whole runs that allocate and use
+//! threads; and `exports`, the C interface.
 //!
 //! ```no_run
 //! use fixed::{

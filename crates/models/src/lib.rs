@@ -1,7 +1,12 @@
 //! Language models as resumable machines: configuration, tensor names, arithmetic and state.
 //!
-//! What is here: [`machine`], the contract between a model and its host; the models.
-//! What is not: reading files, threads of its own, printing, sampling, text.
+//! What is not here: reading files, threads of its own, printing, sampling, text.
+//!
+//! - [`machine`]: the contract between a model and its host, and what all models share
+//! - [`kimi_k3`]: Kimi K3
+//! - [`deepseek_v41`]: DeepSeek-V4.1 with its draft stages and its attention reference
+//! - [`compare`]: a kernel's result against a reference, element by element
+//! - [`tensor_file`]: the safetensors format in memory, for saved states and golden data
 
 pub mod compare;
 pub mod deepseek_v41;

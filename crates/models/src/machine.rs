@@ -26,8 +26,8 @@
 //!
 //! A layer's tensors are the same for every part, so a host keeps them in one place from `Mix`
 //! to the layer's last part. Experts may be fed one at a time and in any order: their outputs
-//! are kept per (position, slot) and combined in the order of selection, so the order of
-//! arrival cannot change a bit.
+//! are kept per (position, slot) and combined in a fixed order (Kimi K3: the order of selection;
+//! DeepSeek-V4.1: by expert number), so the order of arrival cannot change a bit.
 //!
 //! A sequence's state changes only when the whole step has ended. A step that is dropped, or
 //! whose feed failed, leaves every state exactly as it was.

@@ -1,7 +1,7 @@
 //! Recorded requests for experts, and what caches of any size would have made of them.
 //!
 //! A trace is a file of `(layer: u32, expert: u32)` pairs, little-endian, in the order of the
-//! requests.
+//! requests. The bound beside the policies is Belady's, see [`hits_belady`].
 
 use crate::cache::{ExpertCache, ExpertId, Policy};
 use crate::io::{Disk, Mode, read_exact_at};
@@ -74,7 +74,9 @@ fn hits_lru(trace: &[ExpertId], slots: usize) -> u64 {
     furthest(trace, slots, |t| t as u64, |order| order.pop_first())
 }
 
-/// Belady's bound: always throw out what is needed again last. No policy can do better.
+/// Belady's bound: always throw out what is needed again last. The best of all policies that admit
+/// every miss. [`Policy::Pinned`] does not admit: its first experts stay and the others pass by, so
+/// with very few slots it can have more hits than this.
 pub fn hits_belady(trace: &[ExpertId], slots: usize) -> u64 {
     let mut next = vec![u64::MAX; trace.len()];
     let mut seen = HashMap::new();
@@ -125,7 +127,7 @@ pub struct SimRow {
     pub lru: u64,
     /// Hits with [`Policy::Pinned`].
     pub pinned: u64,
-    /// Hits of Belady's bound.
+    /// Hits of Belady's bound, see [`hits_belady`].
     pub belady: u64,
 }
 

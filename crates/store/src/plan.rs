@@ -70,7 +70,8 @@ pub struct Wishes {
     pub experts: Option<usize>,
 }
 
-/// The program itself, its threads' stacks and allocator slack: an estimate, not yet measured.
+/// The program itself, its threads' stacks and allocator slack. An upper estimate: the test
+/// `a_run_stays_within_its_plan` runs in a control group of the planned size.
 pub const PROCESS: u64 = 48 << 20;
 /// Ring slots if nothing else is asked for: one is computed with while the other is read.
 pub const RING: usize = 2;

@@ -207,7 +207,7 @@ impl<'a> Model<'a> {
         widest + MAX_THREADS * (16 + c.head_size())
     }
 
-    /// Phases 0 to 2, turn by turn: their cost depends on what the tokenizer finds.
+    /// From `OPEN` to `MERGES`, turn by turn: their cost depends on what the tokenizer finds.
     fn tokenize(
         &self,
         state: &mut [u8],

@@ -1,4 +1,6 @@
-//! Whole positions: phases 3 to 19 without a stop, each matrix in one go.
+//! Whole positions: the phases from `EMBEDDING` to `SAMPLING` (`planner::phase`) without a stop,
+//! each matrix in one go. The forward pass in straight order; `inference.rs` is the same in pieces
+//! that can stop anywhere.
 //!
 //! Writes every buffer that the phases write, in their order, so that what is left in the state is
 //! what turns leave.
@@ -87,7 +89,7 @@ impl<'p, 's> Pass<'p, 's> {
         }
     }
 
-    /// Phases 4 to 11.
+    /// From `ATTENTION_NORM` to `FEED_FORWARD_NORM`.
     fn attention(&mut self, layer: usize) -> Result<(), Error> {
         let (m, b) = (&self.model.artifact.metadata, &mut self.buffers);
         let (config, rows) = (&m.config, &self.model.layers[layer]);
@@ -132,8 +134,8 @@ impl<'p, 's> Pass<'p, 's> {
         Ok(())
     }
 
-    /// Phase 9: all heads into `n`; scores, largest score and total are left as the last head has
-    /// them.
+    /// `ATTENTION`: all heads into `n`; scores, largest score and total are left as the last head
+    /// has them.
     fn heads(&mut self, heads: Heads<'s>) {
         let b = &mut self.buffers;
         let elements =
@@ -161,7 +163,7 @@ impl<'p, 's> Pass<'p, 's> {
         });
     }
 
-    /// Phases 12 to 16.
+    /// From `GATE` to `RESIDUAL`.
     fn feed_forward(&mut self, layer: usize) {
         let (rows, b) = (&self.model.layers[layer], &mut self.buffers);
         let outputs = [(rows.gate, &mut *b.gate), (rows.up, &mut *b.up)];

@@ -3,8 +3,8 @@
 //!
 //! The released model delays the mixes by one sub-block: attention collapses with the `pre` of
 //! the feed-forward before it, the feed-forward with the `pre` of this layer's attention, the
-//! head with the last feed-forward's. `post` and `comb` are a sub-block's own. The delay is the
-//! caller's business (`step.rs`); this file computes the mixes and applies them.
+//! head with the last feed-forward's. `post` and `comb` are a sub-block's own. The delay is done
+//! in `layer.rs` (`Stream::pre`); this file computes the mixes and applies them.
 //!
 //! All mixes are f32. A weighted sum of copies is exact products added in f64 in the order of
 //! the copies, rounded to f32 and then to bf16.

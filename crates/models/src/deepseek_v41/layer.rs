@@ -1,6 +1,35 @@
 //! One layer over all positions of a step, in its parts. This is the model: read it with the
 //! functions it names. Backbone layers and draft stages differ only in the attention they are
-//! given.
+//! given (and in engram, which only backbone layers have).
+//!
+//! ```text
+//! mix:     h = h + gate * value of the engram rows               [T, m, dim], engram layers only
+//!          a = mixes of h (hc_attn): pre, post [T, m], comb [T, m, m]
+//!          y = attention(rms(collapse(h, pre)))                  [T, dim]; pre: sub-block before
+//!          h = expand(y, h, a.post, a.comb), pre = a.pre
+//! route:   f = mixes of h (hc_ffn)
+//!          x = rms(collapse(h, pre)), pre = f.pre                [T, dim]
+//!          experts, weights = router of x                        [T, active]; then x rounded
+//! rest:    shared = w2 swiglu(w1 x, w3 x)                        [T, dim]
+//! experts: slot of each choice = w2 (swiglu(w1 x, w3 x) * weight)    [T, active, dim]
+//! end:     y = sum of the slots by expert number + shared, h = expand(y, h, f.post, f.comb)
+//! ```
+//!
+//! `route` is the second half of [`mix`]. `m` is `hc_mult`; `collapse`, `expand` and the mixes are
+//! in `hc.rs`, the gate and the sums in `moe.rs`. The rounding to bf16 and, for quantised matrices,
+//! to e4m3 is left out above.
+//!
+//! Every query attends to the last `window` rows of its own layer, and then:
+//!
+//! | role | ratio | attends further to | file |
+//! |---|---|---|---|
+//! | `Window` | 0 | nothing | `attention.rs` |
+//! | `Full` | 2 or 1 | own compressed rows, picked by its indexer | `compressor.rs`, `indexer.rs` |
+//! | `Reindex` | its source's | its source's rows, picked by its own indexer | `indexer.rs` |
+//! | `Reuse` | its source's | its source's rows that a layer below picked last | `attention.rs` |
+//!
+//! A layer's source is the last `Full` layer below it. The layer `candidates.source` publishes
+//! blocks of positions; indexers above it pick among those blocks only.
 
 use super::attention::{Sequence, Shared, attention};
 use super::cx::{Cx, Rotations};

@@ -1,5 +1,26 @@
 //! One layer over all positions of a step, in its three parts. This is the model: read it with
 //! the functions it names.
+//!
+//! ```text
+//! mix:     h = layer 0: r; else attn_res(snapshots, r)           [t, hidden]
+//!          layer % block == 0: r becomes a snapshot, and r begins anew
+//!          a = KDA or MLA of rms(h)                              [t, hidden]
+//!          r = r + a                                             (a, where r begins anew)
+//! route:   x = rms(attn_res(snapshots, r))                       [t, hidden]
+//!          s = sigmoid(router x) [t, experts]; picks = top_k(s + bias), weights from s
+//! rest:    shared = down(situ(gate x, up x))                     [t, hidden]
+//!          z = routed_expert_down_proj x                         [t, latent]
+//! experts: y of each pick = w2 situ(w1 z, w3 z)                  [t, top_k, latent]
+//! join:    r = r + (routed_expert_up_proj rms(sum of weight * y) + shared)
+//! ```
+//!
+//! `route` is computed with `mix`, before the host is asked for anything else. A dense layer has
+//! no experts: its `rest` adds its whole feed-forward to `r` and ends the layer.
+//!
+//! `attn_res` is the attention residual (`ops.rs`): a softmax-weighted sum over sources, the
+//! snapshots in order and then `r`, with weights of its own at each place it is used. The first
+//! snapshot is the embedding; each later one is the sum of what the layers of one block of `block`
+//! layers added. `r` is that sum for the block under way.
 
 use super::config::Config;
 use super::moe::Moe;
@@ -54,9 +75,9 @@ impl Batch<'_> {
 /// The activations of a step between layers, all `[t, hidden]`.
 #[derive(Debug, Default)]
 pub struct Stream {
-    /// Running residual.
+    /// Running residual: the embedding, then what the layers of this block have added.
     pub r: Vec<f32>,
-    /// Residuals as they entered each block.
+    /// `r` as it was when each block began: the embedding, then the sum of each finished block.
     pub snapshots: Vec<Vec<f32>>,
     /// Normalised input of the layer's feed-forward.
     pub x: Vec<f32>,
