@@ -107,7 +107,7 @@ impl Code {
             SnapshotError::Damaged(_) => Self::Model,
             SnapshotError::Differs { .. } => Self::Mismatch,
             SnapshotError::Context { .. } => Self::Usage,
-            SnapshotError::Memory(_) => Self::DoesNotFit,
+            SnapshotError::State(error) => Self::of_step(error),
         }
     }
 
@@ -118,6 +118,7 @@ impl Code {
             StepError::Empty | StepError::Token { .. } | StepError::Context { .. } => Self::Usage,
             StepError::Memory { .. } => Self::DoesNotFit,
             StepError::State { .. } => Self::Mismatch,
+            StepError::NanScale { .. } | StepError::Bytes { .. } => Self::Model,
             _ => Self::Failed,
         }
     }

@@ -129,7 +129,7 @@ fn what_a_model_cannot_do_is_refused() {
     chat(deepseek.path(), &["--effort", "30"], "x\n").ok();
     k3(&["--drafts", "2"], "x\n").ends(2, &["no draft stages"]);
     let short = common::deepseek();
-    chat(short.path(), &[], "x\n").ends(2, &["--context 2000", "64 positions"]);
+    chat(short.path(), &[], "x\n").ends(2, &["2000 positions", "64 positions"]);
     k3(&["--top-p", "0"], "x\n").ends(2, &["top-p"]);
     k3(&["--json"], "hello\n").ends(2, &["not JSON"]);
     k3(&["--json"], "{\"role\":\"user\"}x\n").ends(2, &["JSON"]);

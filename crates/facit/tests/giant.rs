@@ -5,7 +5,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{arg, facit, find, kimi};
+use common::{arg, deepseek, facit, find, kimi};
 
 const IDS: &str = "1,2,3,4,5";
 
@@ -23,6 +23,29 @@ fn a_saved_sequence_goes_on_as_if_it_had_never_stopped() {
         let joined = format!("{} {}", first.text().trim(), then.text().trim());
         assert_eq!(joined, whole.text().trim(), "stopped after {n}");
     }
+}
+
+/// Catches defaults that are longer than a model is, and a limit that is found too late.
+#[test]
+fn a_model_s_own_length_is_known_before_it_runs() {
+    let dir = deepseek();
+    let model = arg(dir.path());
+    let state = dir.path().join("s");
+    let run = |more: &[&str]| facit(&[&["run", model, "--json"], more].concat());
+    let first = run(&["--ids", "3,4,5", "-n", "4", "--save-state", arg(&state)]).ok().json();
+    let rest = run(&["--resume", arg(&state)]).ok().json();
+    assert_eq!(first["usage"]["completion_tokens"], 4);
+    let made = rest["usage"]["completion_tokens"].as_u64().unwrap();
+    assert!(rest["choices"][0]["finish_reason"] == "stop" || made == 64 - 3 - 4, "{rest}");
+    run(&["--ids", "3,4,5", "-n", "62"]).ends(2, &["64 positions", "-n"]);
+    run(&["--resume", arg(&state), "-n", "99"]).ends(2, &["64 positions"]);
+    facit(&["plan", model, "--disk-rate", "1GB"]).ok();
+    facit(&["plan", model, "--disk-rate", "1GB", "--context", "65"]).ends(2, &["64 positions"]);
+    let (lines, out) = (dir.path().join("in.jsonl"), dir.path().join("out.jsonl"));
+    std::fs::write(&lines, "{\"prompt\": [3]}\n{\"prompt\": [3], \"max_tokens\": 64}").unwrap();
+    facit(&["batch", model, arg(&lines), arg(&out)]).ends(2, &["line 2", "64 positions"]);
+    std::fs::write(&lines, "{\"prompt\": [3]}").unwrap();
+    facit(&["batch", model, arg(&lines), arg(&out)]).ok();
 }
 
 /// Catches a default where a state is damaged or of another model.

@@ -84,6 +84,32 @@ fn damage_is_named() {
     }
 }
 
+/// Catches a value that stops a run and passes a deep look, and the advice to look that finds
+/// nothing.
+#[test]
+fn a_deep_look_finds_what_stops_a_run() {
+    let dir = deepseek();
+    let first = shard(dir.path());
+    let index = store::safetensors::Index::open(dir.path()).unwrap();
+    for (tensor, code) in [("layers.0.ffn.experts.0.w1.scale", 6), ("layers.0.attn.wq_a.weight", 4)]
+    {
+        let t = index.require(tensor).unwrap();
+        let mut bytes = std::fs::read(&first).unwrap();
+        let whole = bytes.clone();
+        // NaN as a scale, and as a code.
+        bytes[t.offset as usize..][..t.len as usize].fill(255);
+        std::fs::write(&first, bytes).unwrap();
+        let ids: Vec<String> = (3..40).map(|id: u32| id.to_string()).collect();
+        let run = facit(&["run", arg(dir.path()), "--ids", &ids.join(","), "-n", "1"]);
+        run.ends(code, &["verify-model"]);
+        verify(dir.path()).ok();
+        facit(&["verify-model", arg(dir.path()), "--deep"]).ends(6, &[tensor, "not finite"]);
+        std::fs::write(&first, whole).unwrap();
+    }
+    let sound = facit(&["verify-model", arg(dir.path()), "--deep"]).ok();
+    assert!(sound.text().contains("every value"), "{}", sound.text());
+}
+
 /// Catches headers that are in order and of another model than config.json says.
 #[test]
 fn tensors_are_compared_with_the_configuration() {

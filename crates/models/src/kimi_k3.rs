@@ -21,7 +21,7 @@ mod weights;
 
 pub use config::{Config, ConfigError};
 pub use names::{BindError, Naming};
-pub use state::State;
+pub use state::{MAX_CONTEXT, State};
 pub use step::Step;
 
 use std::hash::{Hash, Hasher};
@@ -88,6 +88,10 @@ impl machine::Model for KimiK3 {
 
     fn numerics_id(&self) -> String {
         self.config.numerics_id()
+    }
+
+    fn max_context(&self) -> usize {
+        MAX_CONTEXT
     }
 
     fn new_state(&self, context: usize) -> Result<State, StepError> {

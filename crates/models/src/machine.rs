@@ -65,7 +65,11 @@ pub trait Model {
     /// bits; where it differs, bits may.
     fn numerics_id(&self) -> String;
 
-    /// The state of an empty sequence that may grow to `context` positions.
+    /// Most positions of a sequence.
+    fn max_context(&self) -> usize;
+
+    /// The state of an empty sequence that may grow to `context` positions, at most
+    /// [`Model::max_context`].
     ///
     /// # Errors
     /// [`StepError::Memory`] if that much cannot be had.

@@ -60,6 +60,8 @@ pub struct VerifyReport {
     pub absent: Vec<String>,
     /// Whether digests of the files were known.
     pub manifest: bool,
+    /// Tensors of which every value was looked at.
+    pub deep: usize,
     /// Findings of a deep look that are not errors: `(tensor, what, how many)`.
     pub findings: Vec<(String, &'static str, u64)>,
 }
@@ -131,6 +133,7 @@ pub fn verify_model(
         of.set(of.get() + index.iter().map(|t| t.len).sum::<u64>());
         for t in index.iter() {
             deep(&index, &t, &mut report, &mut progress);
+            report.deep += 1;
         }
     }
     Ok(report)
@@ -176,14 +179,16 @@ fn trunk(
 /// Bytes of a tensor looked at together; a multiple of every element's size.
 const DEEP_BLOCK: u64 = 4 << 20;
 
-/// Counts what cannot be right (not finite) or is worth knowing (groups that become zero).
+/// Counts what cannot be right (not finite) or is worth knowing (groups that become zero: a NaN
+/// scale is meant so where scales are plain bytes, as in Kimi K3, and damage where they have
+/// their own type, as in DeepSeek-V4.1).
 fn deep(
     index: &Index,
     t: &TensorRef<'_>,
     report: &mut VerifyReport,
     progress: &mut impl FnMut(u64),
 ) {
-    let scales = t.name.ends_with("_scale") || t.dtype == Dtype::F8E8M0;
+    let zeroes = t.dtype == Dtype::U8 && t.name.ends_with("_scale");
     let count: fn(&[u8]) -> u64 = match t.dtype {
         Dtype::Bf16 => |b| count(b.as_chunks::<2>().0, |v| (v >> 7) & 0xff == 0xff),
         Dtype::F16 => |b| count(b.as_chunks::<2>().0, |v| (v >> 10) & 0x1f == 0x1f),
@@ -191,7 +196,9 @@ fn deep(
             let exponent = |v: &&[u8; 4]| (u32::from_le_bytes(**v) >> 23) & 0xff == 0xff;
             b.as_chunks::<4>().0.iter().filter(exponent).count() as u64
         },
-        Dtype::U8 | Dtype::F8E8M0 if scales => |b| b.iter().filter(|&&v| v == 255).count() as u64,
+        Dtype::F8E4M3 => |b| b.iter().filter(|&&v| v & 0x7f == 0x7f).count() as u64,
+        Dtype::F8E8M0 => |b| b.iter().filter(|&&v| v == 255).count() as u64,
+        Dtype::U8 if zeroes => |b| b.iter().filter(|&&v| v == 255).count() as u64,
         _ => return,
     };
     let (mut found, mut at) = (0, 0);
@@ -205,10 +212,10 @@ fn deep(
         at += block.len() as u64;
         progress(block.len() as u64);
     }
-    if found > 0 && scales {
+    if found > 0 && zeroes {
         report.findings.push((t.name.to_owned(), "groups with a NaN scale count as zero", found));
     } else if found > 0 {
-        problem = Some(format!("{found} values are not finite"));
+        problem = Some(format!("values that are not finite: {found}"));
     }
     if problem.is_some() {
         let what = format!("tensor {}", t.name);

@@ -87,6 +87,8 @@ fn a_deep_look_finds_values_that_cannot_be() {
         (spec("half", Dtype::F16, &[1]), &[0, 0x7c]),
         (spec("w_scale", Dtype::U8, &[3]), &[255, 1, 255]),
         (spec("w_packed", Dtype::U8, &[2]), &[255, 255]),
+        (spec("fp8", Dtype::F8E4M3, &[3]), &[0x7f, 0x7e, 0xff]),
+        (spec("scale", Dtype::F8E8M0, &[2]), &[254, 255]),
     ];
     store::safetensors::write(&Real::shared(), &path, &tensors, &[]).unwrap();
     let report = verify(dir.path(), true);
@@ -95,13 +97,16 @@ fn a_deep_look_finds_values_that_cannot_be() {
     assert_eq!(
         found,
         [
-            ("tensor nan", "2 values are not finite"),
-            ("tensor inf", "1 values are not finite"),
-            ("tensor half", "1 values are not finite"),
+            ("tensor nan", "values that are not finite: 2"),
+            ("tensor inf", "values that are not finite: 1"),
+            ("tensor half", "values that are not finite: 1"),
+            ("tensor fp8", "values that are not finite: 2"),
+            ("tensor scale", "values that are not finite: 1"),
         ]
     );
     assert_eq!(report.findings.len(), 1);
     assert_eq!((report.findings[0].0.as_str(), report.findings[0].2), ("w_scale", 2));
+    assert_eq!(report.deep, tensors.len());
     assert!(!report.manifest);
 }
 

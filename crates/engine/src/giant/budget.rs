@@ -108,7 +108,7 @@ impl Prepared<'_> {
 ///
 /// # Errors
 /// What [`Checkpoint::kimi_k3`] and its like refuse; drafts of a model that has none;
-/// [`store::Error::DoesNotFit`] with the arithmetic.
+/// a context that is longer than the model's; [`store::Error::DoesNotFit`] with the arithmetic.
 pub fn prepare<'c>(
     checkpoint: &'c Checkpoint,
     options: deepseek_v41::Options,
@@ -198,6 +198,12 @@ fn prepare_model<'c, M: Model + Send + 'static>(
     facts: Facts,
     demand: Demand,
 ) -> Result<Prepared<'c>, Error> {
+    if demand.context > model.max_context() {
+        let (asked, most) = (demand.context, model.max_context());
+        return Err(Error::Refused(format!(
+            "{asked} positions were asked for, and this model has {most} positions at most"
+        )));
+    }
     let index = checkpoint.index();
     let layout = store_layout(model.layout(), facts.ignored)?;
     let source = Source::open(&**checkpoint.disk(), index, layout, checkpoint.dir())?;

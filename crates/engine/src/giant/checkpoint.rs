@@ -126,6 +126,20 @@ impl Checkpoint {
         model.map_err(|e| self.bad_tensors(&e))
     }
 
+    /// Most positions of a sequence.
+    ///
+    /// # Errors
+    /// A configuration that is refused.
+    pub fn max_context(&self) -> Result<usize, Error> {
+        match self.family() {
+            Family::KimiK3 => Ok(kimi_k3::MAX_CONTEXT),
+            Family::DeepseekV41 => {
+                let config = deepseek_v41::Config::from_json(&self.config);
+                Ok(config.map_err(|e| self.bad_config(&e))?.max_positions)
+            }
+        }
+    }
+
     /// The tokenizer beside the weights; `None` if the directory has no tokenizer file.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use text::Tokenizer;
 
 use super::completion::Completion;
-use super::giant::run::{DEFAULT_MAX_TOKENS, MAX_POSITIONS, Speller};
+use super::giant::run::{DEFAULT_MAX_TOKENS, Speller};
 use super::giant::{self, Memory};
 use super::options::{MachineOptions, all_threads};
 use crate::exit::{Code, Usage};
@@ -42,10 +42,10 @@ pub struct Args {
     /// The file to write
     #[arg(value_name = "OUT")]
     output: PathBuf,
-    /// New tokens of a line that does not say "max_tokens"
-    #[arg(short = 'n', long, value_name = "N", default_value_t = DEFAULT_MAX_TOKENS as u32,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    max_tokens: u32,
+    /// New tokens of a line that does not say "max_tokens" [default: 64, or as many as the model
+    /// has positions for]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: Option<u32>,
     /// As for `facit run`: a size, auto, or a preset
     #[arg(long, value_name = "SIZE", value_parser = Memory::parse, default_value = "auto")]
     memory: Memory,
@@ -136,7 +136,7 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
     engine::files::check_writable(&args.output)?;
     let checkpoint = Checkpoint::open(&args.dir)?;
     let tokenizer = checkpoint.tokenizer()?;
-    let job = read_job(&args, tokenizer.as_ref())?;
+    let job = read_job(&args, checkpoint.max_context()?, tokenizer.as_ref())?;
     let part = part_of(&args.output);
     let prepared = prepare_for(&args, &checkpoint, &job)?;
     let numerics = prepared.numerics_id().to_owned();
@@ -177,8 +177,9 @@ fn part_of(output: &Path) -> PathBuf {
     name.into()
 }
 
-/// Reads and checks every line before anything is computed.
-fn read_job(args: &Args, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Job> {
+/// Reads and checks every line before anything is computed. `most` is how long the model's
+/// sequences may be.
+fn read_job(args: &Args, most: usize, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Job> {
     let bytes = engine::files::read(&args.input, MAX_INPUT)?;
     let text = std::str::from_utf8(&bytes)
         .map_err(|e| Usage(format!("{}: not UTF-8: {e}", args.input.display())))?;
@@ -193,7 +194,7 @@ fn read_job(args: &Args, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Job> {
         {
             return Err(refused(format!("custom_id {id:?} is that of line {first}")).into());
         }
-        let item = item(&line, args.max_tokens, tokenizer).map_err(refused)?;
+        let item = item(&line, args.max_tokens, most, tokenizer).map_err(refused)?;
         job.items.push(item);
         job.ids.push(line.custom_id);
     }
@@ -201,11 +202,19 @@ fn read_job(args: &Args, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Job> {
         return Err(Usage(format!("{} has no lines", args.input.display())).into());
     }
     let input = store::Digest::of(&bytes);
-    job.digest = format!("{input} n={} regime={}", args.max_tokens, args.regime.name());
+    // What a line that does not say gets is part of what the answers were made for.
+    let max_tokens = args.max_tokens.map_or(DEFAULT_MAX_TOKENS, |n| n as usize);
+    job.digest = format!("{input} n={max_tokens} regime={}", args.regime.name());
     Ok(job)
 }
 
-fn item(line: &Line, max_tokens: u32, tokenizer: Option<&Tokenizer>) -> Result<Item, String> {
+/// `max_tokens` is for a line that does not say, `most` is how long the model's sequences may be.
+fn item(
+    line: &Line,
+    max_tokens: Option<u32>,
+    most: usize,
+    tokenizer: Option<&Tokenizer>,
+) -> Result<Item, String> {
     let prompt = match (&line.prompt, tokenizer) {
         (Prompt::Ids(ids), _) => ids.clone(),
         (Prompt::Text(text), Some(tokenizer)) => tokenizer.encode(text),
@@ -216,7 +225,10 @@ fn item(line: &Line, max_tokens: u32, tokenizer: Option<&Tokenizer>) -> Result<I
     if prompt.is_empty() {
         return Err("the prompt has no tokens".into());
     }
-    let max_tokens = line.max_tokens.unwrap_or(max_tokens) as usize;
+    let max_tokens = match line.max_tokens.or(max_tokens) {
+        Some(n) => n as usize,
+        None => DEFAULT_MAX_TOKENS.min(most.saturating_sub(prompt.len())).max(1),
+    };
     if max_tokens == 0 {
         return Err("max_tokens is 0: at least 1".into());
     }
@@ -227,8 +239,12 @@ fn item(line: &Line, max_tokens: u32, tokenizer: Option<&Tokenizer>) -> Result<I
     let sampling = Sampling::asked(temperature, line.top_k, line.top_p, line.seed);
     engine::giant::Sampler::new(sampling, 0).map_err(|e| e.to_string())?;
     let item = Item { prompt, max_tokens, sampling };
-    if item.context() > MAX_POSITIONS {
-        return Err(format!("{} positions: at most {MAX_POSITIONS}", item.context()));
+    if item.context() > most {
+        return Err(format!(
+            "{} prompt ids and {max_tokens} new tokens are more than the {most} positions of this \
+             model",
+            item.prompt.len()
+        ));
     }
     Ok(item)
 }

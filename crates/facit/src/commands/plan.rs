@@ -13,15 +13,18 @@ use super::options::all_threads;
 use crate::exit::Code;
 use crate::ui::{Out, units};
 
+/// Positions that are planned for when nobody says, at most.
+const USUAL_CONTEXT: usize = 4096;
+
 /// What memory is planned for.
 #[derive(clap::Args)]
 pub struct DemandOptions {
     /// As for `facit run`: a size, auto, or a preset
     #[arg(long, value_name = "SIZE", value_parser = Memory::parse, default_value = "auto")]
     pub memory: Memory,
-    /// Positions of the longest sequence
-    #[arg(long, value_name = "N", default_value_t = 4096)]
-    pub context: u32,
+    /// Positions of the longest sequence [default: 4096, or as many as the model has]
+    #[arg(long, value_name = "N")]
+    pub context: Option<u32>,
     /// Positions of the prompt, for the choice of a chunk
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub prompt: u32,
@@ -79,9 +82,10 @@ impl Report {
     /// # Errors
     /// As [`prepare`]; that it does not fit is one.
     pub fn of(checkpoint: &Checkpoint, options: &DemandOptions) -> Result<Self, engine::Error> {
+        let usual = checkpoint.max_context()?.min(USUAL_CONTEXT);
         let demand = Demand {
             memory: options.memory.0,
-            context: options.context as usize,
+            context: options.context.map_or(usual, |n| n as usize),
             sequences: 1,
             fewer: false,
             work: (options.prompt as usize, DEFAULT_MAX_TOKENS),

@@ -83,7 +83,6 @@ fn table(report: &VerifyReport) -> Table {
         (Area::Headers, "index and headers of all shards"),
         (Area::Tensors, "tensors against config.json"),
         (Area::Packed, "runs of the packed trunk"),
-        (Area::Values, "tensors with values that cannot be"),
     ] {
         let checks = || report.checks.iter().filter(|c| c.area == area);
         if checks().next().is_some() {
@@ -96,6 +95,15 @@ fn table(report: &VerifyReport) -> Table {
                 if bytes == 0 { String::new() } else { units::bytes(bytes) },
             ]);
         }
+    }
+    if report.deep > 0 {
+        let bad = report.checks.iter().filter(|c| c.area == Area::Values).count();
+        table.row([
+            "tensors, every value".into(),
+            (report.deep - bad).to_string(),
+            report.deep.to_string(),
+            String::new(),
+        ]);
     }
     table
 }
@@ -115,6 +123,6 @@ fn notes(report: &VerifyReport, whole: bool) {
         ui::note("the headers are damaged, so the tensors were not compared with config.json");
     }
     for (tensor, what, count) in &report.findings {
-        ui::note(&format!("tensor {tensor}: {} {what}", units::count(*count)));
+        ui::note(&format!("tensor {tensor}: {what}: {}", units::count(*count)));
     }
 }

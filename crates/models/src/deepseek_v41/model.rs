@@ -231,6 +231,10 @@ impl machine::Model for DeepSeekV41 {
         numerics_id(self.options.regime)
     }
 
+    fn max_context(&self) -> usize {
+        self.config.max_positions
+    }
+
     fn new_state(&self, context: usize) -> Result<State, StepError> {
         State::new(&self.config, &self.identity, context, self.options.drafts)
     }

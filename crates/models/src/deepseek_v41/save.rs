@@ -111,7 +111,7 @@ pub(super) fn restore(
     if position > context {
         return Err(SnapshotError::Context { position, context });
     }
-    let mut state = model.new_state(context).map_err(|_| SnapshotError::Memory(context))?;
+    let mut state = model.new_state(context)?;
     let recent = s.meta.get("recent").map_or("", String::as_str).split_whitespace();
     state.recent =
         recent.map(str::parse).collect::<Result<_, _>>().map_err(|_| damaged("recent ids"))?;

@@ -322,8 +322,7 @@ impl State {
         if position > context {
             return Err(SnapshotError::Context { position, context });
         }
-        let mut state =
-            State::new(c, identity, context).map_err(|_| SnapshotError::Memory(context))?;
+        let mut state = State::new(c, identity, context)?;
         let mut pieces = 0;
         for (l, layer) in state.layers.iter_mut().enumerate() {
             match layer {

@@ -43,7 +43,7 @@ pub struct Snapshot<'a> {
 }
 
 /// Why a saved state cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SnapshotError {
     /// Not a file this crate wrote, or cut or altered since.
     #[error("the saved state is damaged: {0}")]
@@ -66,9 +66,9 @@ pub enum SnapshotError {
         /// Positions asked for.
         context: usize,
     },
-    /// Memory for the state could not be had.
-    #[error("no memory for a state of {0} positions")]
-    Memory(usize),
+    /// A state like it cannot be made: too long for the model, or too large for the memory.
+    #[error(transparent)]
+    State(#[from] super::StepError),
 }
 
 fn damaged<T>(text: impl Into<String>) -> Result<T, SnapshotError> {

@@ -10,12 +10,11 @@ use engine::giant::chat::{Chat, Settings};
 use engine::giant::{Checkpoint, Demand, FinishReason, Sampler, Sampling, prepare};
 use engine::{Temperature, files};
 use models::deepseek_v41::{Options, Regime};
-use models::machine::StepError;
 use text::chat::{Effort, Message, Request, Role, history};
 
 use self::input::{Input, Line};
 use self::show::Show;
-use super::giant::{self, Memory, run::MAX_POSITIONS};
+use super::giant::{self, Memory};
 use super::options::{MachineOptions, all_threads};
 use crate::exit::{Code, Usage};
 use crate::signals::Signals;
@@ -23,6 +22,8 @@ use crate::ui;
 
 /// Longest history file that is read.
 const MAX_HISTORY_BYTES: u64 = 64 << 20;
+/// Positions of a conversation when nobody says, at most.
+const USUAL_CONTEXT: usize = 8192;
 /// Positions of a turn's new text, for the choice of a chunk.
 const USUAL_PROMPT: usize = 256;
 
@@ -54,9 +55,9 @@ pub struct Args {
     /// The most tokens of a reply
     #[arg(short = 'n', long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
-    /// Positions that the conversation may grow to
-    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(2..=MAX_POSITIONS as i64))]
-    context: u32,
+    /// Positions that the conversation may grow to [default: 8192, or as many as the model has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    context: Option<u32>,
     /// 0 (always the most probable token) to 16 [default: 0, or 1 once --seed, --top-p or --top-k
     /// asks for sampling]
     #[arg(long, value_name = "T")]
@@ -126,9 +127,11 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
         ))
     })?;
     let threads = args.machine.threads.unwrap_or_else(all_threads);
+    let usual = checkpoint.max_context()?.min(USUAL_CONTEXT);
+    let context = args.context.map_or(usual, |n| n as usize);
     let demand = Demand {
         memory: args.memory.0,
-        context: args.context as usize,
+        context,
         // The second is the state that is kept to go back to.
         sequences: 2,
         fewer: false,
@@ -139,19 +142,11 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
     };
     let options = Options { regime: args.regime, drafts: args.drafts > 0 };
     let prepared = prepare(&checkpoint, options, demand)?;
-    let settings =
-        Settings { context: args.context as usize, chunk: prepared.chunk(), drafts: args.drafts };
+    let settings = Settings { context, chunk: prepared.chunk(), drafts: args.drafts };
     let kernels = giant::kernels(args.machine.backend.as_deref(), threads)?;
     let engine = giant::load(&checkpoint, prepared, kernels, args.quiet || args.json)?;
-    let chat = Chat::new(engine, &tokenizer, settings).map_err(|e| match e {
-        engine::Error::Step(StepError::Context { context, .. }) => {
-            let asked = args.context;
-            Usage(format!("--context {asked}: this model has {context} positions at most")).into()
-        }
-        e => anyhow::Error::from(e),
-    })?;
     let talk = Talk {
-        chat,
+        chat: Chat::new(engine, &tokenizer, settings)?,
         show: Show::new(args.json, args.quiet),
         signals: Signals::listen()?,
         sampling,

@@ -23,8 +23,6 @@ use crate::ui::{self, Out, units};
 
 /// New tokens when nobody says.
 pub const DEFAULT_MAX_TOKENS: usize = 64;
-/// Most positions of a prompt and its continuation, the larger of the models' own limits.
-pub const MAX_POSITIONS: usize = 1 << 20;
 
 /// What `run` was asked, already read from the arguments.
 pub struct Asked<'a> {
@@ -67,12 +65,16 @@ pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
     if let Some(saved) = &saved {
         prompt.splice(0..0, saved.pending.iter().copied());
     }
-    let max_tokens = asked.max_tokens.map_or(DEFAULT_MAX_TOKENS, |n| n as usize);
-    let context = began_at.saturating_add(prompt.len()).saturating_add(max_tokens);
-    if context > MAX_POSITIONS {
+    let (most, begun) = (checkpoint.max_context()?, began_at.saturating_add(prompt.len()));
+    let max_tokens = match asked.max_tokens {
+        Some(n) => n as usize,
+        None => DEFAULT_MAX_TOKENS.min(most.saturating_sub(begun)).max(1),
+    };
+    let context = begun.saturating_add(max_tokens);
+    if context > most {
         return Err(Usage(format!(
             "{began_at} saved positions, {} prompt ids and {max_tokens} new tokens are more than \
-             {MAX_POSITIONS} positions",
+             the {most} positions of this model: ask for fewer with -n, or shorten the prompt",
             prompt.len()
         ))
         .into());
