@@ -204,9 +204,21 @@ fn see_mixes(cx: &mut Cx<'_>, names: [&'static str; 3], mixes: &Mixes) {
 pub fn rest(cx: &mut Cx<'_>, w: &LayerView<'_>, moe: &mut Moe) -> Result<(), StepError> {
     let ones = vec![1.0; cx.positions()];
     let limit = cx.config.swiglu_limit;
-    let y = w.shared_expert()?.apply(cx.kernels, cx.regime, &moe.x, &ones, limit);
-    moe.shared = y.map_err(|_| cx.non_finite("the shared expert", 0))?;
+    let shared = w.shared_expert()?;
+    let y = shared.apply(cx.kernels, cx.regime, &moe.x, &ones, limit);
+    moe.shared =
+        y.map_err(|_| cx.non_finite("the shared expert", first_bad(cx, &shared, &moe.x, &ones)))?;
     Ok(())
+}
+
+/// The row of `x` on which an expert fails; looked for only after it has failed on all of them.
+fn first_bad(cx: &Cx<'_>, expert: &Expert<'_>, x: &[f32], weights: &[f32]) -> usize {
+    let (dim, limit) = (cx.config.dim, cx.config.swiglu_limit);
+    let fails = |&i: &usize| {
+        let (x, weight) = (&x[i * dim..][..dim], &weights[i..=i]);
+        expert.apply(cx.kernels, cx.regime, x, weight, limit).is_err()
+    };
+    (0..weights.len()).find(fails).unwrap_or(0)
 }
 
 /// One routed expert, for all positions that chose it. It must be among the missing ones.
@@ -218,7 +230,10 @@ pub fn expert(cx: &mut Cx<'_>, id: u32, w: &Expert<'_>, moe: &mut Moe) -> Result
     let rows = places.iter().flat_map(|i| &moe.x[i / moe.active * dim..][..dim]);
     let x: Vec<f32> = rows.copied().collect();
     let y = w.apply(cx.kernels, cx.regime, &x, &weights, cx.config.swiglu_limit);
-    let y = y.map_err(|_| cx.non_finite("a routed expert", places[0] / moe.active))?;
+    let y = y.map_err(|_| {
+        let place = places[first_bad(cx, w, &x, &weights)];
+        cx.non_finite("a routed expert", place / moe.active)
+    })?;
     for (&place, y) in places.iter().zip(y.chunks_exact(dim)) {
         moe.slots[place * dim..(place + 1) * dim].copy_from_slice(y);
     }
