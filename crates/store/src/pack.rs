@@ -17,6 +17,7 @@ pub mod codec;
 mod format;
 mod write;
 
+pub(crate) use format::head_name;
 pub use format::{
     Codec, CodedBlock, Run, RunTensor, TRUNK_FILE, Trunk, coded_blocks, decode_blocks, decode_run,
 };

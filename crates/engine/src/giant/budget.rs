@@ -133,7 +133,8 @@ pub fn prepare<'c>(
     }
 }
 
-/// The checkpoint's layout in the store's terms, with the names it may leave unread.
+/// The checkpoint's layout in the store's terms, draft stages included, with the names it may
+/// leave unread.
 ///
 /// # Errors
 /// As [`prepare`], without a plan.
@@ -141,8 +142,11 @@ pub fn layout(checkpoint: &Checkpoint) -> Result<Layout, Error> {
     match checkpoint.family() {
         Family::KimiK3 => store_layout(checkpoint.kimi_k3()?.layout(), k3_ignored()),
         Family::DeepseekV41 => {
-            let options = deepseek_v41::Options { drafts: false, ..Default::default() };
-            let model = checkpoint.deepseek_v41(options)?;
+            let without = deepseek_v41::Options { drafts: false, ..Default::default() };
+            let model = checkpoint.deepseek_v41(without)?;
+            let drafts = model.config().dspark.stages > 0;
+            let options = deepseek_v41::Options { drafts, ..without };
+            let model = if drafts { checkpoint.deepseek_v41(options)? } else { model };
             store_layout(model.layout(), ds41_ignored(model.config(), options))
         }
     }
@@ -154,18 +158,7 @@ pub fn layout(checkpoint: &Checkpoint) -> Result<Layout, Error> {
 /// # Errors
 /// The first that differs, by name.
 pub fn check_tensors(checkpoint: &Checkpoint) -> Result<(), Error> {
-    let layout = match checkpoint.family() {
-        Family::KimiK3 => layout(checkpoint)?,
-        Family::DeepseekV41 => {
-            let without = deepseek_v41::Options { drafts: false, ..Default::default() };
-            let model = checkpoint.deepseek_v41(without)?;
-            let drafts = model.config().dspark.stages > 0;
-            let options = deepseek_v41::Options { drafts, ..without };
-            let model = if drafts { checkpoint.deepseek_v41(options)? } else { model };
-            store_layout(model.layout(), ds41_ignored(model.config(), options))?
-        }
-    };
-    Ok(layout.check(checkpoint.index())?)
+    Ok(layout(checkpoint)?.check(checkpoint.index())?)
 }
 
 fn k3_ignored() -> Vec<String> {

@@ -14,6 +14,8 @@ const FORMAT: &str = "facit trunk 1";
 const MAGIC: &[u8; 8] = b"FACITTRK";
 /// Digest, length, magic.
 const TRAILER: u64 = 32 + 8 + 8;
+/// How the names of the head's pieces begin.
+const HEAD: &str = "head rows ";
 /// Longest index accepted.
 const MAX_INDEX: u64 = 64 << 20;
 /// A stored block that is not compressed.
@@ -55,6 +57,11 @@ pub struct Run {
     pub digest: Digest,
     /// Its tensors.
     pub tensors: Vec<RunTensor>,
+}
+
+/// The name of a piece of the head.
+pub(crate) fn head_name(rows: &std::ops::Range<u64>) -> String {
+    format!("{HEAD}{}..{}", rows.start, rows.end)
 }
 
 impl Run {
@@ -312,6 +319,28 @@ impl Trunk {
             }
         }
         Ok(())
+    }
+
+    /// Row ranges of the head's pieces, which must be all of a head of `rows` rows.
+    pub(crate) fn head_pieces(&self, rows: u64) -> Result<Vec<std::ops::Range<u64>>> {
+        let mut pieces = Vec::new();
+        let mut end = 0u64;
+        for run in self.runs.iter().filter(|r| r.what.starts_with(HEAD)) {
+            let n = run.tensors.first().and_then(|t| t.spec.shape.first().copied());
+            let next = n.filter(|&n| n > 0).and_then(|n| end.checked_add(n)).unwrap_or(u64::MAX);
+            pieces.push(end..next);
+            end = next;
+        }
+        match end == rows {
+            true => Ok(pieces),
+            false => Err(self.other("the head")),
+        }
+    }
+
+    /// It was packed from something else.
+    pub(crate) fn other(&self, what: &str) -> Error {
+        let problem = format!("it does not hold {what} as the model has it: pack it again");
+        Error::format(&self.path, problem)
     }
 
     /// Bytes of all runs: in the file, and decoded.

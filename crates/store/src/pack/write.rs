@@ -1,6 +1,6 @@
 //! Writing a packed trunk: run by run, resumable, visible only when whole.
 
-use super::format::{Block, blocks, encode_block, place};
+use super::format::{Block, blocks, encode_block, head_name, place};
 use super::{Codec, Run, Trunk};
 use crate::atomic::{parent, partial_path};
 use crate::io::{DIRECT_ALIGN, Disk, File, Mode, read_exact_at, write_all_at};
@@ -78,7 +78,7 @@ fn plan(layout: &Layout) -> Vec<Planned> {
     for piece in head_pieces(layout) {
         let mut spec = matrix.clone();
         spec.shape[0] = piece.end - piece.start;
-        let what = format!("head rows {}..{}", piece.start, piece.end);
+        let what = head_name(&piece);
         runs.push(Planned { what, specs: vec![spec], from: piece.start * row });
     }
     runs

@@ -69,7 +69,14 @@ impl Source {
             Some(t) => Some(Arc::new(DirectFile::open(disk, &t.path)?)),
             None => None,
         };
-        let units = units(index, &files, trunk.as_ref().zip(trunk_file.clone()), &layout)?;
+        let pieces = match &trunk {
+            Some(trunk) => {
+                trunk.head_pieces(layout.head.matrix.shape.first().copied().unwrap_or(0))?
+            }
+            None => head_pieces(&layout),
+        };
+        let packed = trunk.as_ref().zip(trunk_file.clone());
+        let units = units(index, &files, packed, &layout, &pieces)?;
         let experts = layout.layers.iter().map(|l| LayerExperts::new(index, l));
         let experts = experts.collect::<Result<Vec<_>>>()?;
         let tables = layout.tables.iter().map(|t| t.iter().map(|s| table(index, s)).collect());
@@ -82,7 +89,7 @@ impl Source {
         let head_bytes: usize = head.iter().map(Vec::len).sum();
         let pieces_bytes: u64 = units.iter().map(Unit::memory).sum();
         Ok(Source {
-            pieces: head_pieces(&layout),
+            pieces,
             index_bytes: index.memory() as u64 + experts_bytes + head_bytes as u64 + pieces_bytes,
             layout,
             files,

@@ -69,6 +69,14 @@ enum Job {
     },
 }
 
+impl Job {
+    fn unit(&self) -> usize {
+        match *self {
+            Job::Check { unit, .. } | Job::Decode { unit, .. } => unit,
+        }
+    }
+}
+
 pub(super) struct State {
     pub units: Vec<UnitState>,
     /// Units whose digest has been compared.
@@ -413,22 +421,22 @@ impl Inner {
     }
 
     fn work_on(&self, job: &mut Job) -> Result<(), Error> {
+        let unit = &self.source.units[job.unit()];
         // Only what was packed is checked or decoded.
-        let Some(trunk) = self.source.trunk() else { return Ok(()) };
+        let Some((trunk, run)) = self.source.trunk().zip(unit.run) else { return Ok(()) };
+        let run = &trunk.runs[run];
         match job {
-            Job::Check { unit, read } => {
-                let place = self.source.units[*unit].gather.places.first();
-                let (a, b) = place.copied().unwrap_or((0, 0));
-                check_digest(trunk, &trunk.runs[*unit], &read[a..b])
+            Job::Check { read, .. } => {
+                let (a, b) = unit.gather.places.first().copied().unwrap_or((0, 0));
+                check_digest(trunk, run, &read[a..b])
             }
-            Job::Decode { unit, piece, read, dest, check, .. } => {
-                let u = &self.source.units[*unit];
-                let piece = &u.pieces[*piece];
+            Job::Decode { piece, read, dest, check, .. } => {
+                let piece = &unit.pieces[*piece];
                 let out = &mut dest[piece.room()];
                 decode_blocks(&piece.blocks, &read[piece.skip..], out, self.threads)
-                    .map_err(|problem| trunk.damaged(&u.what, &problem))?;
+                    .map_err(|problem| trunk.damaged(&run.what, &problem))?;
                 match check {
-                    true => check_digest(trunk, &trunk.runs[*unit], &dest[..u.buffer]),
+                    true => check_digest(trunk, run, &dest[..unit.buffer]),
                     false => Ok(()),
                 }
             }

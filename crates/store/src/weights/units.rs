@@ -3,10 +3,11 @@
 use crate::direct::{AlignedBuf, DirectFile, Window};
 use crate::io::DIRECT_ALIGN;
 use crate::layout::{LayerSpec, Layout, bind};
-use crate::pack::{Codec, CodedBlock, Run, Trunk, head_pieces};
+use crate::pack::{Codec, CodedBlock, Run, Trunk, head_name};
 use crate::safetensors::{Index, TensorRef, TensorSpec};
 use crate::{Error, Result};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Place of a tensor's bytes in a buffer.
@@ -75,7 +76,7 @@ impl Piece {
     }
 
     /// Where its bytes go in the decoded unit.
-    pub fn room(&self) -> std::ops::Range<usize> {
+    pub fn room(&self) -> Range<usize> {
         let first = self.blocks.first().map_or(0, |b| b.at as usize);
         first..first + self.blocks.iter().map(|b| b.room as usize).sum::<usize>()
     }
@@ -95,6 +96,8 @@ pub(super) struct Unit {
     /// Bytes of the buffer the tensors are used from.
     pub buffer: usize,
     pub places: Arc<[Place]>,
+    /// Which run of the packed trunk it is, if there is one.
+    pub run: Option<usize>,
 }
 
 impl Unit {
@@ -121,6 +124,7 @@ pub(super) fn units(
     files: &[Arc<DirectFile>],
     trunk: Option<(&Trunk, Arc<DirectFile>)>,
     layout: &Layout,
+    pieces: &[Range<u64>],
 ) -> Result<Vec<Unit>> {
     let mut wanted: Vec<(String, Vec<TensorSpec>, u64)> = layout
         .layers
@@ -131,17 +135,16 @@ pub(super) fn units(
     let matrix = &layout.head.matrix;
     let rows = matrix.shape.first().copied().unwrap_or(0);
     let row = matrix.bytes().unwrap_or(0) / rows.max(1);
-    for piece in head_pieces(layout) {
+    for piece in pieces {
         let mut spec = matrix.clone();
         spec.shape[0] = piece.end - piece.start;
-        let what = format!("head rows {}..{}", piece.start, piece.end);
+        let what = head_name(piece);
         wanted.push((what, vec![spec], piece.start * row));
     }
     if let Some((trunk, file)) = trunk {
         return wanted
             .into_iter()
-            .enumerate()
-            .map(|(i, (what, specs, _))| packed(trunk, &file, i, what, &specs))
+            .map(|(what, specs, _)| packed(trunk, &file, what, &specs))
             .collect();
     }
     wanted
@@ -161,6 +164,7 @@ pub(super) fn units(
                 places: gather.places.clone().into(),
                 gather,
                 pieces: Vec::new(),
+                run: None,
             })
         })
         .collect()
@@ -169,21 +173,16 @@ pub(super) fn units(
 fn packed(
     trunk: &Trunk,
     file: &Arc<DirectFile>,
-    i: usize,
     what: String,
     specs: &[TensorSpec],
 ) -> Result<Unit> {
-    let run = trunk.runs.get(i).filter(|r| {
-        r.what == what
-            && r.tensors.len() == specs.len()
-            && r.tensors.iter().zip(specs).all(|(t, s)| t.spec == *s)
+    // By name: a trunk may hold layers that this run does not use, such as draft stages.
+    let i = trunk.runs.iter().position(|r| r.what == what).filter(|&i| {
+        let tensors = &trunk.runs[i].tensors;
+        tensors.len() == specs.len() && tensors.iter().zip(specs).all(|(t, s)| t.spec == *s)
     });
-    let run = run.ok_or_else(|| {
-        Error::format(
-            &trunk.path,
-            format!("it does not hold {what} as the model has it: pack it again"),
-        )
-    })?;
+    let i = i.ok_or_else(|| trunk.other(&what))?;
+    let run = &trunk.runs[i];
     let mut places = Vec::new();
     for t in &run.tensors {
         let at = to_usize(t.at, "a layer")?;
@@ -203,6 +202,7 @@ fn packed(
         gather,
         pieces,
         places: places.into(),
+        run: Some(i),
     })
 }
 
