@@ -144,6 +144,14 @@ fn options_of_the_other_kind_of_model_are_refused() {
     facit(&["run", model, "--ids", IDS, "--turns", "3"]).ends(2, &["--turns"]);
     facit(&["run", model, "--prompt", "hello"]).ends(2, &["tokenizer", "--ids"]);
     facit(&["run", model]).ends(2, &["no prompt"]);
+    facit(&["run", model, "hello", "you"]).ends(2, &["--prompt \"hello you\""]);
+    facit(&["run", "--model", model, "hello", "--ids", IDS]).ends(2, &["two prompts"]);
+    facit(&["run", "--model", model, "hello", "--prompt", "you"]).ends(2, &["two prompts"]);
+    facit(&["run", "--model", "builtin", model]).ends(2, &["is a model directory"]);
+    facit(&["quote", model]).ends(2, &["is a model directory", "facit run DIR"]);
+    let file = dir.path().join("prompt");
+    std::fs::write(&file, "hello").unwrap();
+    facit(&["run", model, "--prompt-file", arg(&file)]).ends(2, &["has no tokenizer"]);
     facit(&["run", model, "--ids", "1,x"]).ends(2, &["\"x\""]);
     facit(&["run", model, "--ids", "99999"]).ends(2, &["99999"]);
     facit(&["run", model, "--ids", IDS, "--top-p", "0"]).ends(2, &["top-p"]);

@@ -146,6 +146,12 @@ fn refusals_name_the_reason_and_exit_with_2() {
         (&["run", "-n3", &long[1..].replace('a', "Q")], "more tokens than the context of 512"),
         (&["run", "--prompt-file", "/no/such/file"], "/no/such/file"),
         (&["run", "--prompt-file", "x", "prompt"], "cannot be used with"),
+        (&["run", "--prompt-file", "x", "--prompt", "y"], "cannot be used with"),
+        (&["run", "--prompt", "x", "prompt"], "cannot be used with"),
+        (&["run", "Once", "upon"], "needs quotes, \"Once upon\""),
+        (&["run", "x", "--chunk", "5", "--regime", "bf16"], "--chunk is for model directories"),
+        (&["run", "x", "--regime", "w8a8"], "--regime is for model directories"),
+        (&["run", "x", "--memory", "auto"], "--memory is for model directories"),
         (&["run", "--turns", "3"], "--save"),
         (&["run", "--save", "/tmp/x", "--receipt", "/tmp/x"], "same file"),
         (&["run", "--threads", "0"], "0 is not in 1.."),
@@ -170,6 +176,39 @@ fn a_directory_of_an_unknown_model_is_refused_by_what_it_is() {
     std::fs::write(dir.path().join("config.json"), "{}").unwrap();
     facit(&["run", arg(dir.path())]).ends(2, &["config.json", "Kimi K3"]);
     facit(&["run", "--model", arg(dir.path()), "hello"]).ends(2, &["config.json", "Kimi K3"]);
+}
+
+/// Catches a mistyped or misplaced model that is continued as a text, by the built-in model.
+#[test]
+fn a_path_is_no_prompt_unless_said_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model");
+    std::fs::write(&file, "x").unwrap();
+    let (nothing, says) = ("looks like a path, and nothing is there", "--model");
+    for (text, is) in [
+        (arg(&file), "is a file"),
+        (arg(dir.path()), "is a directory without a config.json"),
+        ("/no/such/directory", nothing),
+        ("./x.facit", nothing),
+        ("x.facit", nothing),
+        ("x.safetensors", nothing),
+        ("x.bin", nothing),
+    ] {
+        for more in [&[][..], &["--ids", "1,2"], &["hello"]] {
+            let ran = facit(&[&["run", text], more].concat());
+            assert_eq!(ran.ends(2, &[text, is, says, "--prompt"]).out, b"");
+        }
+        facit(&["quote", text]).ends(2, &[text, is, says, "--prompt"]);
+    }
+    let state = |args: &[&str]| {
+        let json = facit(&[&["run", "-n2", "--json"], args].concat()).ok().json();
+        json["facit"]["state_sha256"].clone()
+    };
+    assert_eq!(state(&["--prompt", "He ran"]), state(&["He ran"]));
+    assert_ne!(state(&["--prompt", "x.facit"]), state(&[]));
+    // `-` is standard input as the positional alone.
+    assert_ne!(state(&["--prompt", "-"]), state(&[]));
+    state(&["a cat and/or a dog"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod convert;
 mod doctor;
 mod exact;
 mod giant;
+mod given;
 mod help;
 mod inspect;
 mod options;

@@ -50,11 +50,12 @@ impl ModelOptions {
     }
 }
 
-/// Directories hold models of another kind than the exact core's; only `run` takes both.
-pub fn refuse_directory(path: &Path) -> Usage {
+/// What the exact core says to a model directory, which holds a model of another kind.
+fn refuse_directory(path: &Path) -> Usage {
     Usage(format!(
-        "{} is a model directory (it has a config.json), and this command is for models made by \
-         `facit convert` and the built-in one: `facit run` and `facit plan` take directories",
+        "{} is a model directory (it has a config.json), and this is for models made by `facit \
+         convert` and the built-in one. Directories go to `facit run DIR` and to chat, batch, plan, \
+         pack, inspect, tokenize, doctor and verify-model",
         path.display()
     ))
 }
@@ -66,62 +67,116 @@ fn digest(text: &str) -> Result<Digest, String> {
 #[derive(clap::Args)]
 pub struct PromptOptions {
     /// The text to continue; `-` reads it from standard input [built-in model: "Once upon a time"]
-    #[arg(value_name = "PROMPT")]
-    pub prompt: Option<OsString>,
+    #[arg(value_name = "PROMPT", index = 1)]
+    pub positional: Option<OsString>,
+    /// Taken only to say where it belongs, which clap's own refusal does not.
+    #[arg(hide = true, index = 2)]
+    more: Vec<OsString>,
+    /// The text to continue, whatever it looks like
+    #[arg(long = "prompt", value_name = "TEXT", conflicts_with = "prompt_file")]
+    text: Option<OsString>,
     /// Read the prompt from a file
     ///
     /// Here and on standard input, one line end at the very end is not part of the prompt.
-    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
-    pub prompt_file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
 }
 
 impl PromptOptions {
-    /// The prompt of a model directory: text from `-`, the file, or the positional unless that is
-    /// the directory itself.
+    /// Whether there is a prompt.
+    pub fn given(&self) -> bool {
+        self.positional.is_some() || self.text.is_some() || self.prompt_file.is_some()
+    }
+
+    /// The prompt of a model directory, unless the positional is the directory itself.
     pub fn read_for(&self, dir: &Path) -> anyhow::Result<Option<String>> {
-        let positional = self.prompt.as_ref().filter(|p| Path::new(p) != dir);
-        let bytes = match (positional, &self.prompt_file) {
-            (Some(dash), _) if dash == "-" => {
-                read_prompt(std::io::stdin().lock(), "standard input", MAX_GIANT_PROMPT)?
-            }
-            (Some(prompt), _) => prompt.to_owned().into_encoded_bytes(),
-            (None, Some(path)) => {
-                let name = path.display();
-                let file = std::fs::File::open(path)
-                    .map_err(|e| Usage(format!("cannot read the prompt file {name}: {e}")))?;
-                read_prompt(file, &name.to_string(), MAX_GIANT_PROMPT)?
-            }
-            (None, None) => return Ok(None),
-        };
+        let Some(bytes) = self.bytes(Some(dir), MAX_GIANT_PROMPT)? else { return Ok(None) };
         let text = String::from_utf8(bytes);
         Ok(Some(text.map_err(|e| Usage(format!("the prompt is not UTF-8: {e}")))?))
     }
 
-    /// The prompt's text.
+    /// The exact core's prompt.
     pub fn read(&self) -> anyhow::Result<String> {
-        let bytes = match (&self.prompt, &self.prompt_file) {
-            (Some(dash), _) if dash == "-" => {
+        let bytes = self.bytes(None, MAX_PROMPT_BYTES)?;
+        Ok(prompt_from_bytes(bytes.unwrap_or_else(|| BUILTIN_PROMPT.into()))?)
+    }
+
+    fn bytes(&self, dir: Option<&Path>, most: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        self.check(dir)?;
+        let positional = self.positional.as_ref().filter(|p| Some(Path::new(p)) != dir);
+        Ok(Some(match (positional.or(self.text.as_ref()), &self.prompt_file) {
+            (Some(dash), _) if dash == "-" && positional.is_some() => {
                 if std::io::stdin().is_terminal() {
                     crate::ui::note("reading the prompt from the terminal; end it with Ctrl-D");
                 }
-                read_prompt(std::io::stdin().lock(), "standard input", MAX_PROMPT_BYTES)?
+                read_prompt(std::io::stdin().lock(), "standard input", most)?
             }
-            (Some(prompt), _) => {
-                if Path::new(prompt).join("config.json").is_file() {
-                    return Err(refuse_directory(Path::new(prompt)).into());
-                }
-                prompt.to_owned().into_encoded_bytes()
-            }
+            (Some(text), _) => text.to_owned().into_encoded_bytes(),
             (None, Some(path)) => {
                 let name = path.display();
                 let file = std::fs::File::open(path)
                     .map_err(|e| Usage(format!("cannot read the prompt file {name}: {e}")))?;
-                read_prompt(file, &name.to_string(), MAX_PROMPT_BYTES)?
+                read_prompt(file, &name.to_string(), most)?
             }
-            (None, None) => BUILTIN_PROMPT.into(),
-        };
-        Ok(prompt_from_bytes(bytes)?)
+            (None, None) => return Ok(None),
+        }))
     }
+
+    /// Refuses what is no prompt, and a second one. `dir` is the model if it is a directory.
+    pub fn check(&self, dir: Option<&Path>) -> Result<(), Usage> {
+        let positional = self.positional.as_deref().filter(|p| Some(Path::new(p)) != dir);
+        if let Some(text) = positional.filter(|p| *p != "-") {
+            refuse_path(Path::new(text), dir)?;
+        }
+        if !self.more.is_empty() {
+            let more = self.more.join(" ".as_ref());
+            let more = more.display();
+            return Err(Usage(match positional {
+                None => format!("after a model directory the prompt is --prompt \"{more}\""),
+                Some(first) => format!(
+                    "unexpected \"{more}\" after the prompt: a text of several words needs quotes, \
+                     \"{} {more}\", and a model goes to -m/--model",
+                    first.display()
+                ),
+            }));
+        }
+        if positional.is_some() && (self.text.is_some() || self.prompt_file.is_some()) {
+            return Err(Usage(
+                "two prompts: PROMPT cannot be used with --prompt or --prompt-file".into(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a positional that is meant as a path: a mistyped model would otherwise be continued as
+/// a text, by another model, without an error.
+fn refuse_path(text: &Path, dir: Option<&Path>) -> Result<(), Usage> {
+    let is = if text.is_file() {
+        "is a file"
+    } else if text.join("config.json").is_file() {
+        if dir.is_none() {
+            return Err(refuse_directory(text));
+        }
+        "is a model directory"
+    } else if text.is_dir() {
+        "is a directory without a config.json"
+    } else if looks_like_a_path(&text.to_string_lossy()) {
+        "looks like a path, and nothing is there"
+    } else {
+        return Ok(());
+    };
+    Err(Usage(format!(
+        "{} {is}; PROMPT is the text to continue: a model goes to -m/--model, a prompt in a file to \
+         --prompt-file, and a text that looks like a path to --prompt",
+        text.display()
+    )))
+}
+
+fn looks_like_a_path(text: &str) -> bool {
+    !text.contains(char::is_whitespace)
+        && (text.contains(std::path::is_separator)
+            || [".facit", ".safetensors", ".bin"].iter().any(|end| text.ends_with(end)))
 }
 
 /// Reads no more than it takes to see that a prompt is too long.

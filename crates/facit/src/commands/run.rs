@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use engine::Session;
+use engine::params::DEFAULT_MAX_TOKENS;
 
 use super::exact::{RunOptions, drive};
 use super::giant::{self, GiantOptions};
+use super::given::Given;
 use super::options::{
     BUILTIN_PROMPT, MachineOptions, ModelOptions, PromptOptions, SamplingOptions, all_threads,
 };
@@ -15,9 +17,23 @@ use crate::ui;
 /// Continue a prompt with a model
 ///
 /// The text goes to standard output, exactly its bytes; the report goes to standard error. The
-/// output depends on the model, the prompt, -n, --temperature and --seed alone: never on the
-/// machine, --backend or pauses.
+/// output depends on the model, the prompt, -n, --temperature, --seed and, in model directories,
+/// --top-p, --top-k, --regime and --resume alone: never on the machine, --backend or pauses.
 #[derive(clap::Args)]
+// What only `run` takes is said here; the options are those of other commands too.
+#[command(mut_arg("positional", |arg| arg.value_name("PROMPT|DIR").help(
+    "The text to continue, or a model directory (then the text goes to --prompt); `-` reads the \
+     text from standard input [built-in model: \"Once upon a time\"]"
+)))]
+#[command(mut_arg("model", |arg| arg.value_name("PATH|DIR|builtin").help(
+    "A file made by `facit convert`, a model directory (Kimi K3, DeepSeek-V4.1: a folder with \
+     config.json), or `builtin`, which tells short children's stories [default: builtin]"
+)))]
+#[command(mut_arg("max_tokens", |arg| arg.help(format!(
+    "The most tokens to make [default: {DEFAULT_MAX_TOKENS}, or as many as the context has room \
+     for; in model directories {}]",
+    giant::run::DEFAULT_MAX_TOKENS
+))))]
 pub struct Args {
     #[command(flatten)]
     model: ModelOptions,
@@ -33,22 +49,23 @@ pub struct Args {
     #[command(flatten)]
     machine: MachineOptions,
     #[command(flatten)]
-    giant: GiantOptions,
+    giant: Given<GiantOptions>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<Code> {
-    let dir = giant::directory(args.model.model.as_ref(), args.prompt.prompt.as_ref());
+    let dir = giant::directory(args.model.model.as_deref(), args.prompt.positional.as_deref());
     if let Some(dir) = dir {
         return run_directory(&args, dir);
     }
-    if let Some(option) = args.giant.first_given() {
+    args.prompt.check(None)?;
+    if let Some(option) = &args.giant.first {
         return Err(Usage(format!(
-            "{option} is for model directories (a folder with config.json), and none was named"
+            "--{option} is for model directories (a folder with config.json), and none was named"
         ))
         .into());
     }
-    let nothing_said = args.prompt.prompt.is_none() && args.prompt.prompt_file.is_none();
-    if nothing_said && args.model.model.as_ref().is_some_and(|m| m.as_os_str() != "builtin") {
+    if !args.prompt.given() && args.model.model.as_ref().is_some_and(|m| m.as_os_str() != "builtin")
+    {
         return Err(Usage(format!(
             "no prompt: give one, such as {BUILTIN_PROMPT:?}, or `-` to read standard input"
         ))
@@ -76,13 +93,14 @@ fn run_directory(args: &Args, dir: &Path) -> anyhow::Result<Code> {
         )
         .into());
     }
-    let file_or_dash = args.prompt.read_for(dir)?;
-    if args.giant.text.is_some() && file_or_dash.is_some() {
-        return Err(Usage("two prompts: give one of --prompt, --prompt-file or text".into()).into());
+    let options = &args.giant.options;
+    let prompt = args.prompt.read_for(dir)?;
+    if options.ids.is_some() && prompt.is_some() {
+        return Err(Usage("two prompts: --ids cannot be used with a text".into()).into());
     }
     giant::run::run(&giant::run::Asked {
         dir,
-        prompt: args.giant.text.clone().or(file_or_dash),
+        prompt,
         max_tokens: args.sampling.max_tokens,
         temperature: args.sampling.temperature.map(giant::temperature),
         seed: args.sampling.seed,
@@ -90,7 +108,7 @@ fn run_directory(args: &Args, dir: &Path) -> anyhow::Result<Code> {
         quiet: run.quiet,
         backend: args.machine.backend.as_deref(),
         threads: args.machine.threads.unwrap_or_else(all_threads),
-        options: &args.giant,
+        options,
     })
 }
 

@@ -6,11 +6,13 @@ mod phase;
 pub mod run;
 mod steps;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use engine::giant::{self, Checkpoint, Engine, Prepared};
 use models::deepseek_v41::{Options, Regime};
 use numerics::{Backend, Kernels};
+use store::plan::{PRESETS, Preset};
 
 use crate::exit::Usage;
 use crate::ui;
@@ -19,11 +21,8 @@ use crate::ui;
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Model directories (Kimi K3, DeepSeek-V4.1)")]
 pub struct GiantOptions {
-    /// The prompt's text
-    #[arg(long = "prompt", value_name = "TEXT", conflicts_with = "ids")]
-    pub text: Option<String>,
     /// The prompt as token ids, separated by commas or blanks; needs no tokenizer
-    #[arg(long, value_name = "IDS", conflicts_with = "prompt_file")]
+    #[arg(long, value_name = "IDS", conflicts_with_all = ["text", "prompt_file"])]
     pub ids: Option<String>,
     /// Sample from the most probable tokens that hold this share of the probability [default:
     /// 0.95 once --seed, --temperature or --top-k asks for sampling]
@@ -45,9 +44,9 @@ pub struct GiantOptions {
     /// a bit
     #[arg(long, value_name = "N")]
     pub chunk: Option<usize>,
-    /// Memory to stay within: a size (1.2GB, 700MiB), `auto` (what the system and its control
-    /// groups leave free), or ultra, laptop, desktop, workstation, server, max. Never changes a bit
+    // The names and sizes are the planner's.
     #[arg(long, value_name = "SIZE", value_parser = Memory::parse, default_value = "auto")]
+    #[arg(help = memory_help())]
     pub memory: Memory,
     /// DeepSeek-V4.1: draft up to N tokens ahead and verify them together. Never changes a token
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -68,25 +67,6 @@ impl GiantOptions {
     pub fn model_options(&self) -> Options {
         Options { regime: self.regime, drafts: self.drafts > 0 }
     }
-
-    /// The first option given that the exact core does not know.
-    pub fn first_given(&self) -> Option<&'static str> {
-        [
-            ("--prompt", self.text.is_some()),
-            ("--ids", self.ids.is_some()),
-            ("--top-p", self.top_p.is_some()),
-            ("--top-k", self.top_k.is_some()),
-            ("--dump-logits", self.dump_logits.is_some()),
-            ("--save-state", self.save_state.is_some()),
-            ("--resume", self.resume.is_some()),
-            ("--memory", self.memory != Memory::default()),
-            ("--drafts", self.drafts > 0),
-            ("--report", self.report.is_some()),
-            ("--record-trace", self.record_trace.is_some()),
-        ]
-        .into_iter()
-        .find_map(|(name, given)| given.then_some(name))
-    }
 }
 
 /// A memory budget: bytes, or what is free.
@@ -100,13 +80,20 @@ impl Memory {
     }
 }
 
-/// The model directory among the arguments, if there is one: `--model DIR` or the positional.
-pub fn directory<'a>(
-    model: Option<&'a PathBuf>,
-    positional: Option<&'a std::ffi::OsString>,
-) -> Option<&'a Path> {
-    let named = model.map(PathBuf::as_path).filter(|p| Checkpoint::is_at(p));
-    named.or_else(|| positional.map(Path::new).filter(|p| Checkpoint::is_at(p)))
+fn memory_help() -> String {
+    let preset = |p: &Preset| format!("{} ({} GiB)", p.name, p.memory >> 30);
+    let presets: Vec<_> = PRESETS.iter().map(preset).collect();
+    format!(
+        "Memory to stay within: a size (1.2GB, 700MiB), `auto` (what the system and its control \
+         groups leave free), or {}. Never changes a bit",
+        presets.join(", ")
+    )
+}
+
+/// The model directory among the arguments, if there is one: `--model DIR`, or the positional if
+/// no other model is named.
+pub fn directory<'a>(model: Option<&'a Path>, positional: Option<&'a OsStr>) -> Option<&'a Path> {
+    model.or(positional.map(Path::new)).filter(|path| Checkpoint::is_at(path))
 }
 
 /// Kernels on this machine.
