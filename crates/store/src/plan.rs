@@ -185,16 +185,20 @@ impl Plan {
     }
 }
 
-/// A size in the unit that gives one to three digits before the point.
+/// `1.23 MB`, powers of ten; whole bytes below 1,000.
 pub fn size(bytes: u64) -> String {
-    let units = ["KB", "MB", "GB", "TB"];
+    const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
     let mut value = bytes as f64 / 1e3;
     let mut unit = 0;
-    while value >= 999.95 && unit + 1 < units.len() {
+    // What would print as 1000.00 is one of the next unit.
+    while value >= 999.995 && unit + 1 < UNITS.len() {
         value /= 1e3;
         unit += 1;
     }
-    if bytes < 1000 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
+    format!("{value:.2} {}", UNITS[unit])
 }
 
 impl fmt::Display for Plan {
@@ -406,7 +410,19 @@ mod tests {
 
     #[test]
     fn sizes_read_well() {
-        let texts = [999, 1000, 17_547_264, 108_810_000_000].map(size);
-        assert_eq!(texts, ["999 B", "1.00 KB", "17.55 MB", "108.81 GB"]);
+        let texts = [0, 999, 1000, 999_994, 999_996, 17_547_264, 108_810_000_000, u64::MAX];
+        assert_eq!(
+            texts.map(size),
+            [
+                "0 B",
+                "999 B",
+                "1.00 kB",
+                "999.99 kB",
+                "1.00 MB",
+                "17.55 MB",
+                "108.81 GB",
+                "18.45 EB"
+            ]
+        );
     }
 }

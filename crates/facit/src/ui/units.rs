@@ -18,21 +18,8 @@ pub fn plural(n: u64, what: &str) -> String {
     format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// `1.23 MB`, powers of ten; whole bytes below 1,000.
-pub fn bytes(n: u64) -> String {
-    const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
-    if n < 1000 {
-        return format!("{n} B");
-    }
-    let mut value = n as f64 / 1000.0;
-    let mut unit = 0;
-    // What would print as 1000.00 is one of the next unit.
-    while value >= 999.995 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    format!("{value:.2} {}", UNITS[unit])
-}
+/// A size, as the plans of the store write it: one report shows both.
+pub use store::plan::size as bytes;
 
 /// `0.12 s`, `3.4 ms`.
 pub fn seconds(s: f64) -> String {
@@ -41,14 +28,12 @@ pub fn seconds(s: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, count};
+    use super::{count, plural};
 
     #[test]
-    fn groups_and_units() {
+    fn groups_and_plurals() {
         assert_eq!([0, 999, 1000, 1234567].map(count), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!(
-            [0, 999, 1000, 999_994, 999_996, 1_234_567, u64::MAX].map(bytes),
-            ["0 B", "999 B", "1.00 kB", "999.99 kB", "1.00 MB", "1.23 MB", "18.45 EB"]
-        );
+        let tokens = [0, 1, 1000].map(|n| plural(n, "token"));
+        assert_eq!(tokens, ["0 tokens", "1 token", "1,000 tokens"]);
     }
 }
