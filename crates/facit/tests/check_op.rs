@@ -27,6 +27,17 @@ fn the_golden_passes_and_an_altered_result_is_named() {
     assert!(ran.text().contains("step0.out"), "{}", ran.text());
 }
 
+/// Catches an operation that the help forgets, and an example that does not exist.
+#[test]
+fn the_help_lists_every_operation_and_a_file_that_is_there() {
+    let help = facit(&["check-op", "--help"]).ok();
+    for op in models::deepseek_v41::check::OPS {
+        assert!(help.text().contains(&format!("\n  {op}  ")), "{op}: {}", help.text());
+    }
+    let example = golden().strip_prefix(testkit::root()).unwrap().display().to_string();
+    assert!(help.text().contains(&format!("facit check-op attn0 {example}")), "{}", help.text());
+}
+
 #[test]
 fn files_that_cannot_be_checked_are_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -70,9 +70,11 @@ fn conversion_gives_the_golden_artifact_and_an_account() {
             .collect();
         assert_eq!(lens, goldens.section_lens);
         check_rounding(&report["quantisation"], &model.checkpoint, &artifact);
-        let table = facit(&args).ok();
+        let wrote = format!("wrote {}: ", arg(&out));
+        let table = facit(&args).ends(0, &[&wrote, "B, sha256 ", &goldens.digests[2]]);
         assert!(table.text().contains(&goldens.digests[2]) && table.text().contains("w2 (down)"));
-        assert_eq!(facit(&[&args[..], &["--quiet"]].concat()).ok().out, b"");
+        let quiet = facit(&[&args[..], &["--quiet"]].concat()).ok();
+        assert_eq!((quiet.out.as_slice(), quiet.err.as_str()), (&b""[..], ""));
     }
 }
 

@@ -13,14 +13,31 @@ use crate::ui::Out;
 /// Largest file of inputs and results that is read.
 const MAX_BYTES: u64 = 8 << 30;
 
+/// What `models::deepseek_v41::check` documents, for people without its source.
+const OPERATIONS: &str = "\
+Operations and the tensors of their file (bf16 or f32), inputs -> results; what is more than a
+tensor is in the file's metadata:
+  attn0         w.attn_sink w.wq_a w.q_norm w.wq_b w.wkv w.kv_norm w.wo_a w.wo_b and, for each
+                step I from 0, stepI.x -> any of stepI. qr q kv_new kv_rows idx o o_rotated o_low
+                out ring; metadata cfg (JSON sizes), regimes (JSON [[start, n], ...]), rope_theta
+  sparse_attn   q [n, h, d], kv [rows, d], sink [h], idx [n, cols] -> o
+  act_quant     x [.., d] -> y
+  apply_rotary  x [n, .., d], pos [n] -> y; metadata rope_dim, rope_theta, inverse (true or false)
+  rms_norm      x [.., d], w [d] -> y; metadata eps
+  linear_bf16   x [.., k], w [m, k] -> y
+
+Example, in the source tree:
+  facit check-op attn0 vectors/deepseek_v41/attn0/seedlike.safetensors";
+
 /// Check a kernel's results against the DeepSeek-V4.1 reference
 ///
 /// The file holds an operation's inputs and the results to be judged; the reference computes its
 /// own and compares element by element at bf16 tolerance. Exit code 0 if all are inside, 3 if
 /// not.
 #[derive(clap::Args)]
+#[command(after_long_help = OPERATIONS)]
 pub struct Args {
-    /// attn0, sparse_attn, act_quant, apply_rotary, rms_norm or linear_bf16
+    /// The operation; --help lists them with their tensors
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(OPS))]
     op: String,
     /// Inputs and results, a safetensors file

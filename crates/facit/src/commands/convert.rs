@@ -45,6 +45,11 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
     } else if !args.quiet {
         out.line(&summary(&conversion))?;
     }
+    if !args.quiet {
+        let model = &conversion.artifact;
+        let (path, size) = (args.output.display(), units::bytes(model.bytes));
+        ui::note(&format!("wrote {path}: {size}, sha256 {}", model.sha256));
+    }
     Ok(Code::Ok)
 }
 

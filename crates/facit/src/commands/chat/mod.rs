@@ -18,7 +18,7 @@ use super::giant::{self, Memory};
 use super::options::{MachineOptions, all_threads};
 use crate::exit::{Code, Usage};
 use crate::signals::Signals;
-use crate::ui;
+use crate::ui::{self, units};
 
 /// Longest history file that is read.
 const MAX_HISTORY_BYTES: u64 = 64 << 20;
@@ -88,6 +88,13 @@ pub struct Args {
     machine: MachineOptions,
     /// For machines: each line of input is a message (or an array of messages) in JSON, each line
     /// of output a reply
+    ///
+    /// A message is {"role": "user", "content": "..."}; roles are system, user, assistant and tool,
+    /// and the usual reasoning_content, tool_calls, tool_call_id, tools and response_format are
+    /// taken. A reply is an object with message (role, content, and reasoning_content and
+    /// tool_calls if there are any), finish_reason (stop, length, tool_calls, malformed or
+    /// cancelled), problem (what kept it from being whole, or null), usage (prompt_tokens,
+    /// completion_tokens, reused_tokens), token_ids, seconds and read (what the disk gave).
     #[arg(long)]
     json: bool,
     /// Show the answers alone: no reasoning, no reports
@@ -191,7 +198,7 @@ impl Talk<'_> {
             let said = self.messages.iter().filter(|m| m.role != Role::System).count();
             let so_far = match said {
                 0 => String::new(),
-                n => format!("{n} messages so far; "),
+                n => format!("{} so far; ", units::plural(n as u64, "message")),
             };
             ui::note(&ui::dim(&format!("{so_far}Ctrl-C stops a reply, Ctrl-D ends, /help")));
         }
