@@ -86,7 +86,12 @@ fn logits_are_the_same_bits_on_every_path_and_compare_says_so() {
         facit(&[&common[..], more].concat()).ok();
     };
     dump(&["--backend", "scalar", "--threads", "1"], &a);
-    for more in [&["--threads", "3"][..], &["--chunk", "1"], &["--chunk", "2", "--threads", "2"]] {
+    for more in [
+        &["--threads", "3"][..],
+        &["--chunk", "1"],
+        &["--chunk", "2", "--threads", "2"],
+        &["--backend", "plain"],
+    ] {
         dump(more, &b);
         let same = facit(&["compare", arg(&a), arg(&b), "--exact", "--json"]).ok();
         assert_eq!(same.json()["verdict"], "identical", "{more:?}");

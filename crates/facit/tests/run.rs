@@ -112,6 +112,8 @@ fn backends_and_threads_leave_the_same_bytes() {
             assert_eq!(run(&["--backend", backend, "--threads", threads]), expected, "{backend}");
         }
     }
+    // The name that model directories have for it.
+    assert_eq!(run(&["--backend", "scalar"]), expected);
 }
 
 #[test]
@@ -265,6 +267,8 @@ fn quotes_show_every_turn_when_asked() {
     assert_eq!(json["compute_units"], sum);
     let verbose = facit(&["quote", "-n", "8", "--verbose"]).ok();
     assert_eq!(verbose.text().lines().count(), brief.text().lines().count() + turns.len() + 2);
+    // The totals first: the plan may be longer than a screen.
+    assert!(verbose.text().starts_with(brief.text()), "{}", verbose.text());
 }
 
 #[test]
@@ -298,6 +302,12 @@ fn help_explains_commands_and_exit_codes() {
         let help = facit(&["help", command]).ok();
         assert!(help.text().contains(&format!("facit {command}")), "{}", help.text());
     }
+    // Catches a preset without its size, a default said for one kind of model alone.
+    let run = facit(&["help", "run"]).ok().text().split_whitespace().collect::<Vec<_>>().join(" ");
+    for says in ["ultra (4 GiB)", "max (224 GiB)", "256, or as", "in model directories 64"] {
+        assert!(run.contains(says), "{says}: {run}");
+    }
+    assert!(facit(&["help", "chat"]).ok().text().contains(r#"{"role": "user", "content": "..."}"#));
     assert!(facit(&["help"]).ok().text().contains("exit-codes"));
     assert!(facit(&["--version"]).ok().text().starts_with("facit "));
 }

@@ -233,7 +233,8 @@ impl SamplingOptions {
 
 #[derive(clap::Args)]
 pub struct MachineOptions {
-    /// The arithmetic to use; `facit bench` lists what this machine has. Never changes a bit
+    /// The arithmetic to use; `facit bench` lists what this machine has, and `scalar` is another
+    /// name of `plain`. Never changes a bit
     #[arg(long, value_name = "NAME")]
     pub backend: Option<String>,
     /// Threads to run on [default: 1, and all for model directories]. Never changes a bit
@@ -263,8 +264,10 @@ pub fn all_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Finds a supported arithmetic by its name.
+/// Finds a supported arithmetic by its name. What model directories call `scalar` is `plain` here;
+/// either name is taken for both kinds of model.
 pub fn backend(name: &str) -> Result<engine::Backend, String> {
+    let name = if name == "scalar" { "plain" } else { name };
     engine::Backend::supported().find(|b| b.name() == name).ok_or_else(|| {
         let names: Vec<_> = engine::Backend::supported().map(|b| b.name()).collect();
         format!("this machine has {}", names.join(", "))

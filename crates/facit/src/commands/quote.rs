@@ -65,11 +65,11 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
         out.json(&report)?;
         return Ok(Code::Ok);
     }
-    if args.verbose {
-        out.line(&plan(&quote).to_string())?;
-        out.line("")?;
-    }
     out.line(&summary(&report).to_string())?;
+    if args.verbose {
+        out.line("")?;
+        out.line(&plan(&quote).to_string())?;
+    }
     Ok(Code::Ok)
 }
 

@@ -101,7 +101,9 @@ pub fn kernels(backend: Option<&str>, threads: usize) -> anyhow::Result<Kernels>
     let backend = match backend {
         None => Backend::detect(),
         Some(name) => {
-            let found = Backend::supported().into_iter().find(|b| b.name() == name);
+            // The exact core's name for the same.
+            let known = if name == "plain" { "scalar" } else { name };
+            let found = Backend::supported().into_iter().find(|b| b.name() == known);
             found.ok_or_else(|| {
                 let names: Vec<_> = Backend::supported().iter().map(|b| b.name()).collect();
                 Usage(format!(
