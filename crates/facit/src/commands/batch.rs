@@ -357,7 +357,7 @@ fn tell(args: &Args, report: &Report) -> anyhow::Result<()> {
         return Ok(());
     }
     ui::note(&format!(
-        "{}: {}{}; {} prompt + {} generated tokens in {}, {:.2} tokens/s, {} at a time",
+        "{}: {}{}; {} prompt + {} in {}, {:.2} tokens/s, {} at a time",
         args.output.display(),
         units::plural(report.prompts as u64, "prompt"),
         match report.resumed {
@@ -365,7 +365,7 @@ fn tell(args: &Args, report: &Report) -> anyhow::Result<()> {
             n => format!(" ({n} from an earlier attempt)"),
         },
         units::count(report.prompt_tokens as u64),
-        units::count(report.completion_tokens as u64),
+        units::plural(report.completion_tokens as u64, "generated token"),
         units::seconds(report.seconds),
         report.tokens_per_second,
         report.sequences,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use engine::giant::logits::{Comparison, Logits, Verdict, compare};
 
 use crate::exit::Code;
-use crate::ui::{Out, Table};
+use crate::ui::{Out, Table, units};
 
 /// Compare two files of logits, the second being the reference
 ///
@@ -48,12 +48,13 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
 fn table(c: &Comparison) -> String {
     let mut table = Table::new(["logits", ""]);
     let mut row = |name: &str, value: String| table.row([name.into(), value]);
-    row("compared", format!("{} positions of {} logits", c.positions, c.vocab));
+    let positions = units::plural(c.positions as u64, "position");
+    row("compared", format!("{positions} of {}", units::plural(c.vocab as u64, "logit")));
     row("max |difference|", format!("{:.6e}", c.max_difference));
     row("relative to max |b|", format!("{:.6e} (tolerance {:.1e})", c.relative, c.tolerance));
     row("mean |difference|", format!("{:.6e}", c.mean_difference));
     row("correlation", format!("{:.9}", c.correlation));
-    row("same argmax", format!("{} of {} positions", c.same_argmax, c.positions));
+    row("same argmax", format!("{} of {positions}", c.same_argmax));
     row("argmax of the last", format!("{} and {}", c.argmax[0], c.argmax[1]));
     row("top-10 overlap", format!("{}/10", c.top_10_overlap));
     row("not finite", c.not_finite.to_string());

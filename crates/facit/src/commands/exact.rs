@@ -181,11 +181,11 @@ impl Report {
             ui::note("");
         }
         ui::note(&ui::dim(&format!(
-            "{}: {} prompt + {} generated tokens, {} turns, {} ({} positions/s, {} on {})",
+            "{}: {} prompt + {}, {}, {} ({} positions/s, {} on {})",
             self.model,
             usage.prompt_tokens,
-            usage.completion_tokens,
-            units::count(facit.turns),
+            units::plural(usage.completion_tokens as u64, "generated token"),
+            units::plural(facit.turns, "turn"),
             units::seconds(facit.seconds),
             units::count(facit.positions_per_second as u64),
             facit.backend,

@@ -66,12 +66,12 @@ fn size(bytes: u64) -> String {
 
 fn config(c: &ConfigReport) -> String {
     format!(
-        "dim {}, hidden {}, {} layers, {} heads, {} key/value heads, vocabulary {}, context {}, {} classifier",
+        "dim {}, hidden {}, {}, {}, {}, vocabulary {}, context {}, {} classifier",
         c.dim,
         c.hidden,
-        c.layers,
-        c.heads,
-        c.kv_heads,
+        units::plural(c.layers as u64, "layer"),
+        units::plural(c.heads as u64, "head"),
+        units::plural(c.kv_heads as u64, "key/value head"),
         c.vocab,
         c.seq,
         if c.own_classifier { "own" } else { "shared" }
@@ -112,7 +112,14 @@ fn state(report: &StateReport) -> String {
     );
     row("turns", units::count(report.turns));
     row("prompt tokens", units::count(report.prompt_tokens.into()));
-    row("generated", format!("{} of at most {} tokens", report.generated, report.max_tokens));
+    row(
+        "generated",
+        format!(
+            "{} of at most {}",
+            report.generated,
+            units::plural(report.max_tokens.into(), "token")
+        ),
+    );
     row("temperature", temperature(report.temperature_q16));
     row("seed", report.seed.to_string());
     for (name, text) in [("prompt", &report.prompt), ("text", &report.text)] {
@@ -140,7 +147,11 @@ fn receipt(report: &ReceiptReport) -> String {
     row("seed", report.seed.to_string());
     row(
         "turns",
-        format!("{}, {} checkpoints", units::count(report.turns as u64), report.checkpoints),
+        format!(
+            "{}, {}",
+            units::count(report.turns as u64),
+            units::plural(report.checkpoints as u64, "checkpoint")
+        ),
     );
     row("compute units", units::count(report.work));
     row("tokens", format!("{} of at most {}", report.tokens, report.max_tokens));

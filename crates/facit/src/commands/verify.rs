@@ -93,9 +93,9 @@ pub fn run(args: Args) -> anyhow::Result<Code> {
     outcome?;
     if !args.quiet && !args.json {
         out.line(&format!(
-            "verified: {} turns and {} tokens of {} are as recorded ({})",
-            units::count(report.turns as u64),
-            units::count(report.tokens as u64),
+            "verified: {} and {} of {} are as recorded ({})",
+            units::plural(report.turns as u64, "turn"),
+            units::plural(report.tokens as u64, "token"),
             if report.complete { "a complete run" } else { "a paused run" },
             units::seconds(report.seconds),
         ))?;

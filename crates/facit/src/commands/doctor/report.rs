@@ -140,7 +140,8 @@ impl ModelReport {
             let kept =
                 format!("{} of {} layers and head pieces", plan.plan.pinned, plan.plan.units);
             let packed = if plan.packed { "packed" } else { "as published" };
-            format!("streamed ({packed}), {kept} and {} experts kept", plan.plan.expert_slots)
+            let experts = units::plural(plan.plan.expert_slots as u64, "expert");
+            format!("streamed ({packed}), {kept} and {experts} kept")
         };
         row("runs", how);
         row("memory", format!("{} of {} planned", size(plan.total), size(plan.plan.memory)));

@@ -87,7 +87,8 @@ fn table(r: &Report) -> String {
     row("family", r.family.name().into());
     row("digest", format!("{} (config and headers)", r.digest));
     row("numerics", r.numerics.clone());
-    row("tensors", format!("{} in {} shards", units::count(r.tensors as u64), r.shards));
+    let shards = units::plural(r.shards as u64, "shard");
+    row("tensors", format!("{} in {shards}", units::count(r.tensors as u64)));
     row("size", size(r.bytes));
     row("vocabulary", units::count(r.vocabulary as u64));
     row("layers", r.layers.to_string());

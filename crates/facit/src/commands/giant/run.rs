@@ -385,10 +385,10 @@ impl Report {
         let (usage, facit) = (&self.usage, &self.facit);
         let rate = facit.tokens_per_second.map_or(String::new(), |r| format!(", {r:.2} tokens/s"));
         ui::note(&ui::dim(&format!(
-            "{}: {} prompt + {} generated tokens in {} (prefill {}{rate}) on {}{}",
+            "{}: {} prompt + {} in {} (prefill {}{rate}) on {}{}",
             self.model,
             usage.prompt_tokens,
-            usage.completion_tokens,
+            units::plural(usage.completion_tokens as u64, "generated token"),
             units::seconds(facit.seconds),
             units::seconds(phases[0].seconds),
             units::plural(facit.threads as u64, "thread"),
