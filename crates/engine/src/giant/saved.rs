@@ -94,7 +94,10 @@ fn digest(snapshot: &Snapshot<'_>) -> String {
         part(key.as_bytes());
         part(value.as_bytes());
     }
-    for piece in &snapshot.pieces {
+    // By name: empty pieces share a place in the file, so their order there says nothing.
+    let mut pieces: Vec<_> = snapshot.pieces.iter().collect();
+    pieces.sort_unstable_by_key(|piece| &*piece.name);
+    for piece in pieces {
         part(piece.name.as_bytes());
         part(piece.dtype.name().as_bytes());
         part(format!("{:?}", piece.shape).as_bytes());

@@ -266,6 +266,19 @@ impl Reader {
         Reader { shared, threads, event, name }
     }
 
+    /// Whether there is a thread that reads.
+    ///
+    /// # Errors
+    /// If the system gave none: requests would wait for ever.
+    pub fn check(&self) -> crate::Result<()> {
+        match self.threads.is_empty() {
+            false => Ok(()),
+            true => {
+                Err(crate::Error::DoesNotFit("the system gives no thread to read with".to_owned()))
+            }
+        }
+    }
+
     /// "io_uring" or "plain reads".
     pub fn name(&self) -> &'static str {
         self.name

@@ -105,6 +105,11 @@ pub(super) fn blocks(tensors: &[RunTensor]) -> Vec<Block> {
     blocks
 }
 
+/// How many blocks there are, without making them.
+fn block_count(tensors: &[RunTensor]) -> u64 {
+    tensors.iter().map(|t| t.spec.bytes().unwrap_or(0).div_ceil(BLOCK as u64)).sum()
+}
+
 /// Compresses one block; returns its entry in the run's table.
 pub(super) fn encode_block(raw: &[u8], bf16: bool, out: &mut Vec<u8>) -> u32 {
     let start = out.len();
@@ -145,7 +150,7 @@ impl CodedBlock {
 
 /// Bytes of the table that a run of [`Codec::Bf16`] begins with.
 fn table_bytes(run: &Run) -> usize {
-    4 * blocks(&run.tensors).len()
+    4 * block_count(&run.tensors) as usize
 }
 
 /// The blocks of a run stored with [`Codec::Bf16`], from its first bytes.
@@ -216,7 +221,10 @@ pub fn decode_blocks(
     };
     std::thread::scope(|s| {
         for _ in 1..threads.min(jobs.len()) {
-            s.spawn(work);
+            // Where the system gives no more threads, those that there are do it all.
+            if std::thread::Builder::new().spawn_scoped(s, work).is_err() {
+                break;
+            }
         }
         work();
     });
@@ -307,12 +315,19 @@ impl Trunk {
         for run in &self.runs {
             let specs: Vec<TensorSpec> = run.tensors.iter().map(|t| t.spec.clone()).collect();
             let (tensors, raw) = place(&specs).map_err(|e| e.to_string())?;
+            let plain = match self.codec {
+                Codec::None => run.raw,
+                // A table, and blocks that are never longer than their bytes.
+                Codec::Bf16 => raw.saturating_add(4 * block_count(&run.tensors)),
+            };
             let run_end = run.offset.checked_add(run.stored).filter(|&e| e <= end);
             let fits = run.offset >= at
                 && run.offset.is_multiple_of(DIRECT_ALIGN)
                 && tensors == run.tensors
                 && raw == run.raw
-                && (self.codec != Codec::None || run.stored == run.raw);
+                && (self.codec != Codec::None || run.stored == run.raw)
+                && run.stored <= plain
+                && (self.codec == Codec::None || 4 * block_count(&run.tensors) <= run.stored);
             match run_end {
                 Some(run_end) if fits => at = run_end,
                 _ => return Err(format!("{} is not where it can be", run.what)),

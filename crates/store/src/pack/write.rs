@@ -325,11 +325,16 @@ fn encode_batch(batch: &[Block], read: &[Vec<u8>], threads: usize) -> Vec<(u32, 
         let parts: Vec<_> = batch
             .chunks(each)
             .zip(read.chunks(each))
-            .map(|(b, r)| s.spawn(move || b.iter().zip(r).map(encode).collect::<Vec<_>>()))
+            .map(|(b, r)| {
+                let work = move || b.iter().zip(r).map(encode).collect::<Vec<_>>();
+                // Where the system gives no more threads, this one does it.
+                std::thread::Builder::new().spawn_scoped(s, work).map_err(|_| work())
+            })
             .collect();
-        parts
-            .into_iter()
-            .flat_map(|p| p.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+        let part = |p: Result<std::thread::ScopedJoinHandle<'_, Vec<_>>, Vec<_>>| match p {
+            Ok(p) => p.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(done) => done,
+        };
+        parts.into_iter().flat_map(part).collect()
     })
 }

@@ -279,7 +279,9 @@ fn open_shards(disk: &dyn Disk, paths: &[PathBuf], partial: bool) -> Vec<Result<
         mine
     };
     let mut all = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.min(paths.len())).map(|_| scope.spawn(work)).collect();
+        // Where the system gives no more threads, those that there are do it all.
+        let spawn = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..threads.min(paths.len())).map_while(spawn).collect();
         let mut all = work();
         for other in others {
             match other.join() {

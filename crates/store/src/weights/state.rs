@@ -139,7 +139,7 @@ impl State {
         for &u in &self.order {
             self.listed[u] = true;
         }
-        for u in self.pinned..self.units.len() {
+        for u in 0..self.units.len() {
             if !self.listed[u] {
                 self.pass(u);
                 self.end(u, End::Cancelled);
@@ -182,13 +182,13 @@ impl State {
     /// there was nothing to take.
     pub fn make_way(&mut self, u: usize) -> bool {
         let mut changed = false;
-        for other in self.pinned..self.units.len() {
+        for other in 0..self.units.len() {
             if other == u {
                 continue;
             }
             changed |= match &self.units[other] {
                 UnitState::Coming(_) => self.end(other, End::Cancelled),
-                UnitState::Ready(_) => {
+                UnitState::Ready(_) if other >= self.pinned => {
                     self.pass(other);
                     true
                 }
@@ -380,7 +380,11 @@ impl Inner {
                 continue;
             };
             drop(st);
-            let result = self.work_on(&mut job);
+            // Nobody would be left to wake the host.
+            let work = std::panic::AssertUnwindSafe(|| self.work_on(&mut job));
+            let result = std::panic::catch_unwind(work).unwrap_or_else(|_| {
+                Err(Error::Refused("decoding a layer failed, as said above".to_owned()))
+            });
             st = self.lock();
             finish(&mut st, job, result);
             self.pump(&mut st);

@@ -213,6 +213,7 @@ impl WeightStore {
             }
         });
         let mut reader = reader.unwrap_or_else(|| unreachable!("made above"));
+        reader.check()?;
         events.extend(reader.event());
         let worker = Arc::clone(&inner);
         let decoder = std::thread::Builder::new()

@@ -114,7 +114,7 @@ pub fn run(asked: &Asked<'_>) -> anyhow::Result<Code> {
     progress.clear();
     writer.finish()?;
     if let Some(path) = &options.save_state {
-        saved::save(&*engine, sequence, writer.ids.last().map_or(&[], std::slice::from_ref), path)?;
+        saved::save(&*engine, sequence, writer.pending(&prompt), path)?;
     }
     if let Some(path) = &options.dump_logits {
         let meta = BTreeMap::from([
@@ -259,6 +259,15 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Ids that the sequence has not seen yet: the rest of a prompt whose prefill was stopped, or
+    /// the token chosen last.
+    fn pending<'i>(&'i self, prompt: &'i [u32]) -> &'i [u32] {
+        match self.ids.last() {
+            Some(last) => std::slice::from_ref(last),
+            None => prompt.get(self.prefill.tokens..).unwrap_or_default(),
+        }
+    }
+
     fn say(&mut self, piece: &str) {
         self.text.push_str(piece);
         if !self.silent {
@@ -358,7 +367,7 @@ impl Report {
         let facit = Facit {
             numerics: engine.numerics_id(),
             model_digest: checkpoint.digest().to_string(),
-            position: n.began_at + n.prompt_tokens + made.saturating_sub(1),
+            position: n.began_at + writer.prefill.tokens + made.saturating_sub(1),
             temperature: n.sampling.temperature,
             top_p: n.sampling.top_p,
             top_k: n.sampling.top_k,
