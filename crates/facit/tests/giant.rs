@@ -5,7 +5,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{arg, deepseek, facit, find, kimi};
+use common::{arg, collect, command, deepseek, facit, find, kimi};
 
 const IDS: &str = "1,2,3,4,5";
 
@@ -46,6 +46,54 @@ fn a_model_s_own_length_is_known_before_it_runs() {
     facit(&["batch", model, arg(&lines), arg(&out)]).ends(2, &["line 2", "64 positions"]);
     std::fs::write(&lines, "{\"prompt\": [3]}").unwrap();
     facit(&["batch", model, arg(&lines), arg(&out)]).ok();
+}
+
+/// Catches a state whose empty tensors lie in another order than they were written in.
+#[test]
+fn a_state_of_any_length_goes_on() {
+    let dir = deepseek();
+    let state = dir.path().join("s");
+    for ids in ["72", "3,4", "3,4,5", "3,4,5,6,7"] {
+        let run = |more: &[&str]| {
+            let ran = facit(&[&["run", arg(dir.path()), "--json"], more].concat()).ok().json();
+            ran["choices"][0]["token_ids"].as_array().unwrap().clone()
+        };
+        let whole = run(&["--ids", ids, "-n", "3"]);
+        let first = run(&["--ids", ids, "-n", "1", "--save-state", arg(&state)]);
+        let then = run(&["--resume", arg(&state), "-n", "2"]);
+        assert_eq!([first, then].concat(), whole, "{ids}");
+    }
+}
+
+/// Catches a prompt that loses what was not processed when its prefill was stopped.
+#[cfg(unix)]
+#[test]
+fn a_prefill_that_is_stopped_goes_on_where_it_was() {
+    let dir = kimi();
+    let (state, steps) = (dir.path().join("s"), dir.path().join("steps"));
+    let ids: Vec<String> = (0..1500).map(|i| (i * 7 % 300).to_string()).collect();
+    let ids = ids.join(",");
+    let common = ["run", arg(dir.path()), "--json", "--chunk", "1"];
+    let from = ["--ids", &ids, "--save-state", arg(&state), "--report", arg(&steps)];
+    let child = command(&[&common[..], &from].concat())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let began = std::time::Instant::now();
+    let done = || std::fs::read(&steps).map_or(0, |b| b.iter().filter(|&&c| c == b'\n').count());
+    while done() < 20 && began.elapsed().as_secs() < 60 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let pid = child.id().to_string();
+    let kill = std::process::Command::new("kill").args(["-s", "INT", &pid]).status();
+    assert!(kill.unwrap().success());
+    let stopped = collect(child.wait_with_output().unwrap()).ends(130, &[]).json();
+    let seen = stopped["facit"]["position"].as_u64().unwrap();
+    assert!((20..1500).contains(&seen), "it was stopped too late or too soon: {seen}");
+    let rest = facit(&[&common[..4], &["64", "--resume", arg(&state), "-n", "4"]].concat()).ok();
+    let whole = facit(&["run", arg(dir.path()), "--json", "--ids", &ids, "-n", "4"]).ok();
+    assert_eq!(rest.json()["choices"], whole.json()["choices"], "stopped at {seen}");
 }
 
 /// Catches a default where a state is damaged or of another model.

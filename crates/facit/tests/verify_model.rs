@@ -84,6 +84,21 @@ fn damage_is_named() {
     }
 }
 
+/// Catches packed weights of another model with the same headers, which would give its tokens.
+#[test]
+fn packed_weights_of_other_shards_are_refused() {
+    let (dir, other) = (kimi(), tempfile::tempdir().unwrap());
+    testkit::k3::Shape::tiny().checkpoint(2).write(other.path(), 400_000).unwrap();
+    facit(&["pack", arg(other.path()), "--quiet"]).ok();
+    let name = store::pack::TRUNK_FILE;
+    std::fs::copy(other.path().join(name), dir.path().join(name)).unwrap();
+    streamed(dir.path()).ends(6, &["layer 0", "pack it again"]);
+    verify(dir.path()).ends(6, &["layer 0", "head rows"]);
+    facit(&["pack", arg(dir.path()), "--quiet"]).ok();
+    streamed(dir.path()).ok();
+    verify(dir.path()).ok();
+}
+
 /// Catches a value that stops a run and passes a deep look, and the advice to look that finds
 /// nothing.
 #[test]

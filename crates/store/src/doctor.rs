@@ -99,6 +99,7 @@ fn large(
         // After the last answer nobody listens.
         let _ = send.send(done);
     });
+    reader.check()?;
     let places = size / REQUEST.min(size);
     let len = REQUEST.min(size) as usize / LARGE as usize * LARGE as usize;
     let submit = |i: u64, buf| {

@@ -17,10 +17,10 @@ pub mod codec;
 mod format;
 mod write;
 
-pub(crate) use format::head_name;
 pub use format::{
     Codec, CodedBlock, Run, RunTensor, TRUNK_FILE, Trunk, coded_blocks, decode_blocks, decode_run,
 };
+pub(crate) use format::{head_name, sample, source_digest};
 pub(crate) use write::head_pieces;
 pub use write::{PackProgress, Packed, pack};
 

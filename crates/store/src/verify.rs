@@ -2,7 +2,7 @@
 
 use crate::digest::for_each_block;
 use crate::io::{Disk, Mode};
-use crate::pack::{TRUNK_FILE, Trunk};
+use crate::pack::{Run, TRUNK_FILE, Trunk, source_digest};
 use crate::pull::Manifest;
 use crate::safetensors::{Dtype, Index, TensorRef};
 use crate::{Error, Result};
@@ -160,8 +160,12 @@ fn trunk(
     match opened {
         Ok(None) => {}
         Ok(Some((trunk, file))) => {
+            let mut head_rows = 0;
             for run in &trunk.runs {
-                let problem = trunk.verify_run(&*file, run, threads).err().map(|e| e.to_string());
+                let verified = trunk
+                    .verify_run(&*file, run, threads)
+                    .and_then(|()| same_as_shards(index, &trunk, run, &mut head_rows));
+                let problem = verified.err().map(|e| e.to_string());
                 progress(run.stored);
                 let what = format!("{TRUNK_FILE}: {}", run.what);
                 let area = Area::Packed;
@@ -173,6 +177,25 @@ fn trunk(
             let problem = Some(e.to_string());
             report.checks.push(Check { area: Area::Packed, what, bytes: 0, problem });
         }
+    }
+}
+
+/// Compares a run with the shards it was packed from, unless some are not here. `head_rows` are
+/// those of the head's pieces so far.
+fn same_as_shards(index: &Index, trunk: &Trunk, run: &Run, head_rows: &mut u64) -> Result<()> {
+    let matrix = &run.tensors.first().map(|t| &t.spec);
+    let mut from = 0;
+    if let Some(spec) = matrix.filter(|_| run.is_head()) {
+        let rows = spec.shape.first().copied().unwrap_or(0);
+        from = spec.bytes().unwrap_or(0) / rows.max(1) * *head_rows;
+        *head_rows += rows;
+    }
+    if run.tensors.iter().any(|t| index.get(&t.spec.name).is_none()) {
+        return Ok(());
+    }
+    match source_digest(index, run, from)? == run.digest {
+        true => Ok(()),
+        false => Err(trunk.other(&run.what)),
     }
 }
 

@@ -122,13 +122,16 @@ fn layers_in_any_order_are_the_same_bytes() {
     let index = write(dir.path());
     for codec in [None, Some(Codec::Bf16)] {
         let trunk = codec.map(|c| packed(dir.path(), &index, c));
-        for (ring, pinned) in [(1, 0), (2, 0), (2, 2), (3, 1)] {
+        for (ring, pinned) in [(1, 0), (2, 0), (2, 2), (2, 3), (3, 1)] {
             let source = Source::with_trunk(&Real, &index, layout(), trunk.clone()).unwrap();
             let plan = planned(&source, wishes(ring, pinned, TOP_K));
             let largest = index.iter().map(|t| t.len).max().unwrap();
             assert!(codec.is_none() || plan.staging_slot < largest, "a layer is several pieces");
             let options = Options { threads: 2, ..Options::default() };
             let mut store = WeightStore::new(source, &plan, options).unwrap();
+            // Pinned layers on their way are wanted no longer.
+            store.announce(&Upcoming { experts: None, layers: 0..LAYERS, head: true });
+            store.layer(4).unwrap();
             let mut random = Random(7);
             let mut held = None;
             for _ in 0..60 {

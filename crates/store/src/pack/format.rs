@@ -2,7 +2,7 @@
 
 use super::{BLOCK, TENSOR_ALIGN, codec};
 use crate::io::{DIRECT_ALIGN, Disk, Mode, read_exact_at};
-use crate::safetensors::{Dtype, TensorSpec};
+use crate::safetensors::{Dtype, Index, TensorSpec};
 use crate::{Digest, Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// Name of the packed trunk in a model's directory.
 pub const TRUNK_FILE: &str = "trunk.facit";
 
-const FORMAT: &str = "facit trunk 1";
+const FORMAT: &str = "facit trunk 2";
 const MAGIC: &[u8; 8] = b"FACITTRK";
 /// Digest, length, magic.
 const TRAILER: u64 = 32 + 8 + 8;
@@ -55,8 +55,53 @@ pub struct Run {
     pub raw: u64,
     /// Of the decoded bytes.
     pub digest: Digest,
+    /// Of a few bytes of each of its tensors, see [`sample`].
+    pub sample: Digest,
     /// Its tensors.
     pub tensors: Vec<RunTensor>,
+}
+
+/// Bytes of a tensor that [`sample`] looks at.
+const SAMPLE: u64 = 256;
+
+/// Digest of the bytes in the middle of each tensor of a run, in the checkpoint: read at every
+/// start, so that weights that were packed are not taken for others under the same headers (a
+/// fine-tuned model, a later revision). The head's piece begins at byte `from` of its matrix.
+pub(crate) fn sample(index: &Index, specs: &[TensorSpec], from: u64) -> Result<Digest> {
+    let mut hasher = blake3::Hasher::new();
+    for spec in specs {
+        let len = spec.bytes().unwrap_or(0);
+        let mut bytes = [0; SAMPLE as usize];
+        let bytes = &mut bytes[..len.min(SAMPLE) as usize];
+        let middle = (len - bytes.len() as u64) / 2;
+        index.read_range(&index.require(&spec.name)?, from + middle, bytes)?;
+        hasher.update(bytes);
+    }
+    Ok(Digest(*hasher.finalize().as_bytes()))
+}
+
+/// Feeds `n` zeros, the bytes between tensors.
+pub(super) fn pad_hash(hasher: &mut blake3::Hasher, n: u64) {
+    debug_assert!(n < TENSOR_ALIGN);
+    hasher.update(&[0; TENSOR_ALIGN as usize][..n as usize]);
+}
+
+/// Digest of all of a run's tensors in the checkpoint: what [`Run::digest`] must be.
+pub(crate) fn source_digest(index: &Index, run: &Run, from: u64) -> Result<Digest> {
+    let mut hasher = blake3::Hasher::new();
+    let (mut at, mut buf) = (0, vec![0; BLOCK]);
+    for t in &run.tensors {
+        pad_hash(&mut hasher, t.at - at);
+        let (tensor, len) = (index.require(&t.spec.name)?, t.spec.bytes().unwrap_or(0));
+        for start in (0..len).step_by(BLOCK) {
+            let block = &mut buf[..(len - start).min(BLOCK as u64) as usize];
+            index.read_range(&tensor, from + start, block)?;
+            hasher.update(block);
+        }
+        at = t.at + len;
+    }
+    pad_hash(&mut hasher, run.raw - at);
+    Ok(Digest(*hasher.finalize().as_bytes()))
 }
 
 /// The name of a piece of the head.
@@ -65,6 +110,11 @@ pub(crate) fn head_name(rows: &std::ops::Range<u64>) -> String {
 }
 
 impl Run {
+    /// Whether it is a piece of the head.
+    pub(crate) fn is_head(&self) -> bool {
+        self.what.starts_with(HEAD)
+    }
+
     /// That its bytes have another digest than when it was packed.
     pub(crate) fn digest_problem(&self, got: Digest) -> String {
         format!("its digest is {got}, not {}", self.digest)
@@ -340,7 +390,7 @@ impl Trunk {
     pub(crate) fn head_pieces(&self, rows: u64) -> Result<Vec<std::ops::Range<u64>>> {
         let mut pieces = Vec::new();
         let mut end = 0u64;
-        for run in self.runs.iter().filter(|r| r.what.starts_with(HEAD)) {
+        for run in self.runs.iter().filter(|r| r.is_head()) {
             let n = run.tensors.first().and_then(|t| t.spec.shape.first().copied());
             let next = n.filter(|&n| n > 0).and_then(|n| end.checked_add(n)).unwrap_or(u64::MAX);
             pieces.push(end..next);

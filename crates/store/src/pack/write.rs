@@ -1,6 +1,6 @@
 //! Writing a packed trunk: run by run, resumable, visible only when whole.
 
-use super::format::{Block, blocks, encode_block, head_name, place};
+use super::format::{Block, blocks, encode_block, head_name, pad_hash, place, sample};
 use super::{Codec, Run, Trunk};
 use crate::atomic::{parent, partial_path};
 use crate::io::{DIRECT_ALIGN, Disk, File, Mode, read_exact_at, write_all_at};
@@ -103,7 +103,7 @@ pub fn pack(
     let planned = plan(layout);
     let total = planned.iter().flat_map(|p| &p.specs).filter_map(TensorSpec::bytes).sum();
     let mut writer = Writer::open(disk, path, index, codec, threads)?;
-    writer.resume(&planned)?;
+    writer.resume(index, &planned)?;
     let resumed = writer.trunk.runs.len();
     let mut state =
         PackProgress { runs: resumed, of_runs: planned.len(), bytes: 0, of_bytes: total };
@@ -165,7 +165,7 @@ impl<'d> Writer<'d> {
     }
 
     /// Takes over the runs of an earlier attempt whose bytes are still right.
-    fn resume(&mut self, planned: &[Planned]) -> Result<()> {
+    fn resume(&mut self, index: &Index, planned: &[Planned]) -> Result<()> {
         let io = |e| Error::io("read", &self.journal_path, e);
         let size = self.journal.size().map_err(io)?;
         let mut text = vec![0; size.min(64 << 20) as usize];
@@ -183,6 +183,7 @@ impl<'d> Writer<'d> {
                     && run.tensors == tensors
                     && run.raw == raw
                     && run.offset == self.end
+                    && run.sample == sample(index, &plan.specs, plan.from)?
                     && line.ends_with(b"\n");
                 if !expected || self.trunk.verify_run(&*file, &run, self.threads).is_err() {
                     break;
@@ -268,7 +269,8 @@ impl<'d> Writer<'d> {
             .map_err(|e| Error::io("sync", &self.partial, e))?;
         let digest = Digest(*hasher.finalize().as_bytes());
         let stored = at - offset;
-        let run = Run { what: plan.what.clone(), offset, stored, raw, digest, tensors };
+        let sample = sample(index, &plan.specs, plan.from)?;
+        let run = Run { what: plan.what.clone(), offset, stored, raw, digest, sample, tensors };
         let line = serde_json::to_string(&run).unwrap_or_else(|e| unreachable!("plain data: {e}"));
         self.append_journal(&format!("{line}\n"))?;
         self.trunk.runs.push(run);
@@ -288,12 +290,6 @@ impl<'d> Writer<'d> {
         self.trunk.path = self.path;
         Ok(self.trunk)
     }
-}
-
-/// Feeds `n` zeros, the bytes between tensors.
-fn pad_hash(hasher: &mut blake3::Hasher, n: u64) {
-    debug_assert!(n < super::TENSOR_ALIGN);
-    hasher.update(&[0; super::TENSOR_ALIGN as usize][..n as usize]);
 }
 
 fn read_batch(

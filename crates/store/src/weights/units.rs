@@ -3,7 +3,7 @@
 use crate::direct::{AlignedBuf, DirectFile, Window};
 use crate::io::DIRECT_ALIGN;
 use crate::layout::{LayerSpec, Layout, bind};
-use crate::pack::{Codec, CodedBlock, Run, Trunk, head_name};
+use crate::pack::{Codec, CodedBlock, Run, Trunk, head_name, sample};
 use crate::safetensors::{Index, TensorRef, TensorSpec};
 use crate::{Error, Result};
 use std::collections::HashMap;
@@ -144,7 +144,14 @@ pub(super) fn units(
     if let Some((trunk, file)) = trunk {
         return wanted
             .into_iter()
-            .map(|(what, specs, _)| packed(trunk, &file, what, &specs))
+            .map(|(what, specs, from)| {
+                let unit = packed(trunk, &file, what, &specs)?;
+                let now = sample(index, &specs, from)?;
+                match unit.run.is_some_and(|i| trunk.runs[i].sample == now) {
+                    true => Ok(unit),
+                    false => Err(trunk.other(&unit.what)),
+                }
+            })
             .collect();
     }
     wanted
