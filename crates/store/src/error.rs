@@ -127,6 +127,8 @@ impl Error {
                 io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => Kind::ModelFile,
                 io::ErrorKind::NotADirectory
                 | io::ErrorKind::IsADirectory
+                // Not a regular file.
+                | io::ErrorKind::InvalidInput
                 | io::ErrorKind::PermissionDenied
                     if !self.writes() =>
                 {

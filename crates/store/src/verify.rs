@@ -165,7 +165,14 @@ fn trunk(
                 let verified = trunk
                     .verify_run(&*file, run, threads)
                     .and_then(|()| same_as_shards(index, &trunk, run, &mut head_rows));
-                let problem = verified.err().map(|e| e.to_string());
+                // File and run are named by what was checked.
+                let problem = verified.err().map(|e| match e {
+                    Error::Format { problem, .. } => match problem.split_once(": ") {
+                        Some((what, rest)) if what == run.what => rest.to_owned(),
+                        _ => problem,
+                    },
+                    other => other.to_string(),
+                });
                 progress(run.stored);
                 let what = format!("{TRUNK_FILE}: {}", run.what);
                 let area = Area::Packed;

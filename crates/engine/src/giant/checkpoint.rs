@@ -67,6 +67,10 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn open_on(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Checkpoint, Error> {
         let path = dir.join("config.json");
+        // A pipe would be waited for.
+        if path.exists() && !path.is_file() {
+            return Err(Error::corrupt(show(&path), "it is not a regular file"));
+        }
         let config = files::read(&path, MAX_CONFIG_BYTES)?;
         let family = family_of(&config, &show(&path))?;
         let index = Arc::new(Index::open_on(disk, dir)?);

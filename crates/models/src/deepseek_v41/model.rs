@@ -248,7 +248,9 @@ impl machine::Model for DeepSeekV41 {
     }
 
     fn step_bytes(&self, positions: usize, context: usize, logits: usize) -> usize {
-        step::bytes(&self.config, positions, context, logits)
+        // A block of drafts, or the step that verifies one with the token before it.
+        let round = if self.options.drafts { self.config.dspark.block + 1 } else { 0 };
+        step::bytes(&self.config, positions.max(round), context, logits.max(round))
     }
 
     fn step<'a>(&'a self, chunks: Vec<Chunk<'a, State>>) -> Result<Step<'a>, StepError> {

@@ -219,7 +219,9 @@ impl WeightStore {
         let decoder = std::thread::Builder::new()
             .name("store-decode".to_owned())
             .spawn(move || worker.decode())
-            .map_err(|e| Error::io("start a thread for", std::path::Path::new("decoding"), e))?;
+            .map_err(|e| {
+                Error::DoesNotFit(format!("the system gives no thread to decode with: {e}"))
+            })?;
         Ok(WeightStore {
             reader,
             decoder: Some(decoder),
