@@ -464,3 +464,33 @@ impl Trunk {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches memory sized by what a small file claims: an index with a right digest may name
+    /// tensors of any size.
+    #[test]
+    fn a_run_is_as_long_as_its_blocks_need() {
+        let spec = |elements| TensorSpec {
+            name: "t".to_owned(),
+            dtype: Dtype::Bf16,
+            shape: vec![elements],
+        };
+        let trunk = |elements, stored| {
+            let (tensors, raw) = place(&[spec(elements)]).unwrap();
+            let (digest, sample) = (Digest::of(b""), Digest::of(b""));
+            let what = "layer 0".to_owned();
+            let mut trunk = Trunk::new(digest, Codec::Bf16);
+            trunk.runs.push(Run { what, offset: 0, stored, raw, digest, sample, tensors });
+            trunk
+        };
+        let block = BLOCK as u64;
+        assert!(trunk(block, 8 + block).check(4 * block).is_ok());
+        for (elements, stored) in [(1 << 45, 1 << 20), (block, 7), (block, 2 * block + 9)] {
+            let problem = trunk(elements, stored).check(1 << 40).unwrap_err();
+            assert_eq!(problem, "layer 0 is not where it can be");
+        }
+    }
+}
