@@ -20,9 +20,9 @@ mod write;
 pub use format::{
     Codec, CodedBlock, Run, RunTensor, TRUNK_FILE, Trunk, coded_blocks, decode_blocks, decode_run,
 };
-pub(crate) use format::{head_name, sample, source_digest};
-pub(crate) use write::head_pieces;
+pub(crate) use format::{sample, source_digest};
 pub use write::{PackProgress, Packed, pack};
+pub(crate) use write::{Planned, head_pieces, plan};
 
 /// Bytes of weights compressed as one piece.
 pub const BLOCK: usize = 512 << 10;

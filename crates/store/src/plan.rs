@@ -16,7 +16,7 @@ pub struct UnitShape {
     pub stored: u64,
     /// Bytes of memory while it is used.
     pub buffer: u64,
-    /// Bytes of memory to read it into first, if it is compressed; else 0.
+    /// Bytes of memory to read a piece of it into first, if it is compressed; else 0.
     pub staging: u64,
 }
 
@@ -112,7 +112,7 @@ pub struct Plan {
     pub ring: usize,
     /// Memory of one slot.
     pub ring_slot: u64,
-    /// Buffers for compressed units.
+    /// Buffers for pieces of compressed units.
     pub staging: usize,
     /// Memory of one of them.
     pub staging_slot: u64,

@@ -142,11 +142,9 @@ pub fn layout(checkpoint: &Checkpoint) -> Result<Layout, Error> {
     match checkpoint.family() {
         Family::KimiK3 => store_layout(checkpoint.kimi_k3()?.layout(), k3_ignored()),
         Family::DeepseekV41 => {
-            let without = deepseek_v41::Options { drafts: false, ..Default::default() };
-            let model = checkpoint.deepseek_v41(without)?;
-            let drafts = model.config().dspark.stages > 0;
-            let options = deepseek_v41::Options { drafts, ..without };
-            let model = if drafts { checkpoint.deepseek_v41(options)? } else { model };
+            let drafts = checkpoint.deepseek_config()?.dspark.stages > 0;
+            let options = deepseek_v41::Options { drafts, ..Default::default() };
+            let model = checkpoint.deepseek_v41(options)?;
             store_layout(model.layout(), ds41_ignored(model.config(), options))
         }
     }

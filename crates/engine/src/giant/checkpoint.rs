@@ -120,8 +120,7 @@ impl Checkpoint {
     /// # Errors
     /// As [`Checkpoint::kimi_k3`]; a missing tokenizer.
     pub fn deepseek_v41(&self, options: deepseek_v41::Options) -> Result<DeepSeekV41, Error> {
-        let config =
-            deepseek_v41::Config::from_json(&self.config).map_err(|e| self.bad_config(&e))?;
+        let config = self.deepseek_config()?;
         let tokenizer = self.tokenizer()?.ok_or_else(|| {
             Error::corrupt(show(&self.dir), "tokenizer.json is missing: the engram tables need it")
         })?;
@@ -137,11 +136,13 @@ impl Checkpoint {
     pub fn max_context(&self) -> Result<usize, Error> {
         match self.family() {
             Family::KimiK3 => Ok(kimi_k3::MAX_CONTEXT),
-            Family::DeepseekV41 => {
-                let config = deepseek_v41::Config::from_json(&self.config);
-                Ok(config.map_err(|e| self.bad_config(&e))?.max_positions)
-            }
+            Family::DeepseekV41 => Ok(self.deepseek_config()?.max_positions),
         }
+    }
+
+    /// The configuration of a DeepSeek-V4.1, without its tensors.
+    pub(super) fn deepseek_config(&self) -> Result<deepseek_v41::Config, Error> {
+        deepseek_v41::Config::from_json(&self.config).map_err(|e| self.bad_config(&e))
     }
 
     /// The tokenizer beside the weights; `None` if the directory has no tokenizer file.

@@ -31,13 +31,13 @@ impl Streaming {
         Ok(Streaming { store, rows: None, layer: None, head: None, experts: VecDeque::new() })
     }
 
+    /// The first layers of a step are read while its embeddings are looked up; reading them sooner
+    /// would charge one step's bytes to another, and the last step's to none.
     fn announce(&mut self, upcoming: &machine::Upcoming<'_>) {
         self.store.announce(&Upcoming {
             experts: upcoming.experts,
             layers: upcoming.layers.clone(),
             head: upcoming.head,
-            // The first layers of a step are read while its embeddings are looked up; reading
-            // them sooner would charge one step's bytes to another, and the last step's to none.
         });
     }
 

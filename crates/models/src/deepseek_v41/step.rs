@@ -224,7 +224,6 @@ impl Phases for Step<'_> {
     fn rows(&mut self, table: usize, rows: &[&[u8]]) -> Result<(), StepError> {
         let specs = &self.model.layout.tables[table].tensors;
         let ids = &self.ids[table];
-        check_rows(specs, ids, rows)?;
         let at = |id: u64| ids.binary_search(&id).expect("ids are those of the positions");
         let c = &self.model.config;
         match table.checked_sub(1) {
@@ -233,6 +232,7 @@ impl Phases for Step<'_> {
                 self.stream = Stream::new(&embedded, c.hc_mult, c.dim);
             }
             Some(layer) => {
+                check_rows(specs, ids, rows)?;
                 let mut values = Vec::with_capacity(self.lookups[layer].len() * c.engram.head_dim);
                 for &id in &self.lookups[layer] {
                     let (codes, scales) = (rows[2 * at(id)], rows[2 * at(id) + 1]);

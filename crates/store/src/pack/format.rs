@@ -105,7 +105,7 @@ pub(crate) fn source_digest(index: &Index, run: &Run, from: u64) -> Result<Diges
 }
 
 /// The name of a piece of the head.
-pub(crate) fn head_name(rows: &std::ops::Range<u64>) -> String {
+pub(super) fn head_name(rows: &std::ops::Range<u64>) -> String {
     format!("{HEAD}{}..{}", rows.start, rows.end)
 }
 
@@ -113,11 +113,6 @@ impl Run {
     /// Whether it is a piece of the head.
     pub(crate) fn is_head(&self) -> bool {
         self.what.starts_with(HEAD)
-    }
-
-    /// That its bytes have another digest than when it was packed.
-    pub(crate) fn digest_problem(&self, got: Digest) -> String {
-        format!("its digest is {got}, not {}", self.digest)
     }
 }
 
@@ -365,19 +360,18 @@ impl Trunk {
         for run in &self.runs {
             let specs: Vec<TensorSpec> = run.tensors.iter().map(|t| t.spec.clone()).collect();
             let (tensors, raw) = place(&specs).map_err(|e| e.to_string())?;
-            let plain = match self.codec {
-                Codec::None => run.raw,
+            let table = 4 * block_count(&run.tensors);
+            let stored = match self.codec {
+                Codec::None => raw..=raw,
                 // A table, and blocks that are never longer than their bytes.
-                Codec::Bf16 => raw.saturating_add(4 * block_count(&run.tensors)),
+                Codec::Bf16 => table..=raw.saturating_add(table),
             };
             let run_end = run.offset.checked_add(run.stored).filter(|&e| e <= end);
             let fits = run.offset >= at
                 && run.offset.is_multiple_of(DIRECT_ALIGN)
                 && tensors == run.tensors
                 && raw == run.raw
-                && (self.codec != Codec::None || run.stored == run.raw)
-                && run.stored <= plain
-                && (self.codec == Codec::None || 4 * block_count(&run.tensors) <= run.stored);
+                && stored.contains(&run.stored);
             match run_end {
                 Some(run_end) if fits => at = run_end,
                 _ => return Err(format!("{} is not where it can be", run.what)),
@@ -418,6 +412,15 @@ impl Trunk {
         Error::format(&self.path, format!("{what}: {problem} (damaged: run `facit pack` again)"))
     }
 
+    /// Compares a run's decoded bytes with its digest.
+    pub(crate) fn check_bytes(&self, run: &Run, bytes: &[u8]) -> Result<()> {
+        let (got, right) = (Digest::of(bytes), run.digest);
+        match got == right {
+            true => Ok(()),
+            false => Err(self.damaged(&run.what, &format!("its digest is {got}, not {right}"))),
+        }
+    }
+
     /// Reads where a compressed run's blocks lie.
     pub(crate) fn coded_blocks(
         &self,
@@ -449,19 +452,15 @@ impl Trunk {
             len: run.stored,
             source,
         })?;
-        let digest = match self.codec {
-            Codec::None => Digest::of(&stored[..n]),
+        match self.codec {
+            Codec::None => self.check_bytes(run, &stored[..n]),
             Codec::Bf16 => {
                 let (mut raw, m) = memory(run.raw)?;
                 decode_run(run, &stored[..n], &mut raw[..m], threads)
                     .map_err(|p| self.damaged(&run.what, &p))?;
-                Digest::of(&raw[..m])
+                self.check_bytes(run, &raw[..m])
             }
-        };
-        if digest != run.digest {
-            return Err(self.damaged(&run.what, &run.digest_problem(digest)));
         }
-        Ok(())
     }
 }
 

@@ -36,11 +36,11 @@ pub struct Packed {
 }
 
 /// What a run holds: tensors, or rows `from..` of the head's matrix.
-struct Planned {
-    what: String,
-    specs: Vec<TensorSpec>,
+pub(crate) struct Planned {
+    pub what: String,
+    pub specs: Vec<TensorSpec>,
     /// Byte of each tensor at which the run's part of it begins.
-    from: u64,
+    pub from: u64,
 }
 
 /// Bytes of a piece of the head: no more than the smallest layer, so that pieces never make
@@ -61,7 +61,8 @@ pub(crate) fn head_pieces(layout: &Layout) -> Vec<std::ops::Range<u64>> {
     (0..rows).step_by(piece as usize).map(|r| r..(r + piece).min(rows)).collect()
 }
 
-fn plan(layout: &Layout) -> Vec<Planned> {
+/// Layers, then the given pieces of the head.
+pub(crate) fn plan(layout: &Layout, pieces: &[std::ops::Range<u64>]) -> Vec<Planned> {
     let mut runs: Vec<Planned> = layout
         .layers
         .iter()
@@ -75,10 +76,10 @@ fn plan(layout: &Layout) -> Vec<Planned> {
     let matrix = &layout.head.matrix;
     let rows = matrix.shape.first().copied().unwrap_or(0);
     let row = matrix.bytes().unwrap_or(0) / rows.max(1);
-    for piece in head_pieces(layout) {
+    for piece in pieces {
         let mut spec = matrix.clone();
         spec.shape[0] = piece.end - piece.start;
-        let what = head_name(&piece);
+        let what = head_name(piece);
         runs.push(Planned { what, specs: vec![spec], from: piece.start * row });
     }
     runs
@@ -100,7 +101,7 @@ pub fn pack(
     mut progress: impl FnMut(PackProgress) -> bool,
 ) -> Result<Packed> {
     layout.check(index)?;
-    let planned = plan(layout);
+    let planned = plan(layout, &head_pieces(layout));
     let total = planned.iter().flat_map(|p| &p.specs).filter_map(TensorSpec::bytes).sum();
     let mut writer = Writer::open(disk, path, index, codec, threads)?;
     writer.resume(index, &planned)?;

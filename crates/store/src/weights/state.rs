@@ -4,9 +4,9 @@ use super::experts::Experts;
 use super::open::Source;
 use super::store::StoreStats;
 use super::units::{Place, Unit};
+use crate::Error;
 use crate::direct::{AlignedBuf, Done, Handle, ReadFailure, Request};
-use crate::pack::{Run, Trunk, decode_blocks};
-use crate::{Digest, Error};
+use crate::pack::decode_blocks;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What a request was for, in the top byte of its id.
@@ -432,7 +432,7 @@ impl Inner {
         match job {
             Job::Check { read, .. } => {
                 let (a, b) = unit.gather.places.first().copied().unwrap_or((0, 0));
-                check_digest(trunk, run, &read[a..b])
+                trunk.check_bytes(run, &read[a..b])
             }
             Job::Decode { piece, read, dest, check, .. } => {
                 let piece = &unit.pieces[*piece];
@@ -440,7 +440,7 @@ impl Inner {
                 decode_blocks(&piece.blocks, &read[piece.skip..], out, self.threads)
                     .map_err(|problem| trunk.damaged(&run.what, &problem))?;
                 match check {
-                    true => check_digest(trunk, run, &dest[..unit.buffer]),
+                    true => trunk.check_bytes(run, &dest[..unit.buffer]),
                     false => Ok(()),
                 }
             }
@@ -480,14 +480,6 @@ fn finish(st: &mut State, job: Job, result: Result<(), Error>) {
             };
         }
     }
-}
-
-fn check_digest(trunk: &Trunk, run: &Run, bytes: &[u8]) -> Result<(), Error> {
-    let got = Digest::of(bytes);
-    if got == run.digest {
-        return Ok(());
-    }
-    Err(trunk.damaged(&run.what, &run.digest_problem(got)))
 }
 
 /// The tensor in which a read failed.

@@ -3,7 +3,7 @@
 use crate::direct::{AlignedBuf, DirectFile, Window};
 use crate::io::DIRECT_ALIGN;
 use crate::layout::{LayerSpec, Layout, bind};
-use crate::pack::{Codec, CodedBlock, Run, Trunk, head_name, sample};
+use crate::pack::{Codec, CodedBlock, Planned, Run, Trunk, plan, sample};
 use crate::safetensors::{Index, TensorRef, TensorSpec};
 use crate::{Error, Result};
 use std::collections::HashMap;
@@ -126,25 +126,10 @@ pub(super) fn units(
     layout: &Layout,
     pieces: &[Range<u64>],
 ) -> Result<Vec<Unit>> {
-    let mut wanted: Vec<(String, Vec<TensorSpec>, u64)> = layout
-        .layers
-        .iter()
-        .enumerate()
-        .map(|(l, layer)| (format!("layer {l}"), layer.tensors.clone(), 0))
-        .collect();
-    let matrix = &layout.head.matrix;
-    let rows = matrix.shape.first().copied().unwrap_or(0);
-    let row = matrix.bytes().unwrap_or(0) / rows.max(1);
-    for piece in pieces {
-        let mut spec = matrix.clone();
-        spec.shape[0] = piece.end - piece.start;
-        let what = head_name(piece);
-        wanted.push((what, vec![spec], piece.start * row));
-    }
+    let wanted = plan(layout, pieces).into_iter();
     if let Some((trunk, file)) = trunk {
         return wanted
-            .into_iter()
-            .map(|(what, specs, from)| {
+            .map(|Planned { what, specs, from }| {
                 let unit = packed(trunk, &file, what, &specs)?;
                 let now = sample(index, &specs, from)?;
                 match unit.run.is_some_and(|i| trunk.runs[i].sample == now) {
@@ -155,8 +140,7 @@ pub(super) fn units(
             .collect();
     }
     wanted
-        .into_iter()
-        .map(|(what, specs, from)| {
+        .map(|Planned { what, specs, from }| {
             let mut parts = Vec::new();
             for spec in &specs {
                 let t = index.require(&spec.name)?;
